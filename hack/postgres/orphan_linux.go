@@ -1,0 +1,5 @@
+package postgres
+
+import "syscall"
+
+func setOrphanSignal(attr *syscall.SysProcAttr, sig syscall.Signal) { attr.Pdeathsig = sig }
