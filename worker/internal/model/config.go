@@ -65,6 +65,8 @@ const (
 	SilentReconnect                         // takes the slot again on a new session without entering
 	KeepClaim                               // a conflicting newcomer keeps its claim and polls
 	DropClaim                               // lets go of the claim at a hand-over
+	LookForRivalsAgain                      // looks for rivals at each hand-over, as if it were a newcomer
+	CompareSlotsFirst                       // compares epoch locks with the slot count in the high bits
 	NoFollow                                // goes by its own plan alone when it meets a newer epoch
 	SurplusSleeps                           // a worker without a slot in its plan does not look at epoch locks
 	PlainMod                                // MOD(key, n) = k, without k - n

@@ -51,17 +51,26 @@ var sound = []struct {
 	{"one epoch with two slot counts", one(2, []int{-1, 2}, 1, Plan{1, 2}, Plan{1, 1})},
 	{"one epoch with two slot counts, then a newer", one(2, []int{-1}, 1, Plan{1, 1}, Plan{1, 2}, Plan{2, 2})},
 	{"a worker that cannot reach the API server", with(one(2, []int{-1, 2}, 1, Plan{1, 1}, Plan{2, 2}), blind(1))},
+	{"a blind worker and one epoch with two slot counts", with(one(2, []int{-1}, 1, Plan{1, 1}, Plan{2, 1}, Plan{2, 2}), blind(1))},
 	{"the user's SQL unlocks all", with(one(2, []int{-1, 2}, 1, Plan{1, 1}, Plan{2, 2}), userUnlocks)},
 	{"rows guard themselves", with(one(2, []int{-1, 2}, 1, Plan{1, 1}, Plan{2, 2}), skipLocked)},
 	{"two groups on one table", two(1, [2]int{0, 1}, []int{-1, 2}, 1, Plan{1, 1}, Plan{2, 1})},
 	{"two objects of one group", two(1, [2]int{0, 0}, []int{-1, 2}, 1, Plan{1, 1}, Plan{2, 1})},
+	{"two groups, the user's SQL unlocks all", with(two(1, [2]int{0, 1}, []int{-1, 2}, 1, Plan{1, 1}, Plan{2, 1}), userUnlocks)},
+	{"two groups, one of two workers", with(two(2, [2]int{0, 1}, []int{-1}, 1, Plan{1, 1}), func(c *Config) {
+		c.Jobs[0].Plans = []Plan{{1, 1}, {2, 2}}
+		c.Workers = c.Workers[:3]
+	})},
+	{"two workers, two zombies, three plans", one(2, []int{-1, 2}, 2, Plan{1, 2}, Plan{2, 1}, Plan{3, 2})},
+	{"three workers scale up", one(3, []int{-1, 2}, 1, Plan{1, 2}, Plan{2, 3})},
+	{"three workers scale down, the user's SQL unlocks all", with(one(3, []int{-1, 2}, 1, Plan{1, 3}, Plan{2, 2}), userUnlocks)},
 }
 
 func TestExhaustive(t *testing.T) {
 	for _, tt := range sound {
 		t.Run(tt.name, func(t *testing.T) {
 			start := time.Now()
-			r, err := Explore(tt.c, 20_000_000)
+			r, err := Explore(tt.c, 5_000_000)
 			if err != nil {
 				t.Fatal(err)
 			}

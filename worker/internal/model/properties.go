@@ -10,7 +10,7 @@ const (
 	EffectOnce   Property = 1 << iota // no effect is committed twice
 	NoOverlap                         // no two sessions have open work on one row
 	SlotsApart                        // no two sessions hold slots that share a key
-	OneJob                            // no two jobs have been granted the table
+	OneJob                            // no second job is granted the table while a session of the first lives
 	CompleteTrue                      // Complete is said only when no row is pending
 	Finishes                          // the end can be reached without another fault
 

@@ -40,12 +40,12 @@ const (
 // A Claim is what a session knows of the table: it holds owner and conflict lock, and has seen no rival.
 type Claim uint8
 
-// Lapsed exists only with DropClaim.
+// Lapsed exists only with DropClaim and LookForRivalsAgain.
 const (
 	NoClaim Claim = iota
 	Asked         // locks held
 	Granted       // locks held, and no rival was there when they were
-	Lapsed        // was granted, locks dropped, worker still counts on it
+	Lapsed        // was granted, then dropped though the session lives
 )
 
 func (c Claim) held() bool { return c == Asked || c == Granted }

@@ -112,8 +112,11 @@ func (m *Model) lookForRivals(s *State, w int, out []Next) []Next {
 				return out
 			}
 			n := *s
-			n.Sessions[2*w].Claim = NoClaim
 			n.Workers[w].Phase = Unclaimed
+			n.Sessions[2*w].Claim = NoClaim
+			if s.Sessions[2*w].Claim == Granted { // only with LookForRivalsAgain
+				n.Sessions[2*w].Claim = Lapsed
+			}
 			return append(out, Next{step(Yield, w, 0), n})
 		}
 	}
@@ -123,14 +126,32 @@ func (m *Model) lookForRivals(s *State, w int, out []Next) []Next {
 	return append(out, Next{step(WinClaim, w, 0), n})
 }
 
-// peek is a look by a worker that has no slot in its plan and takes no lock: the plan may be stale.
+// peek is a look by a worker that has no slot in its plan, or in the one it follows, and takes no lock: the plan may be stale, and
+// the epoch that it follows may be over.
 func (m *Model) peek(s *State, w int, t Mark, out []Next) []Next {
-	if newest := m.epochs(s, w, t).newer; newest != 0 && !m.wrong(SurplusSleeps) {
-		n := *s
-		n.Workers[w].Obey = newest
-		return append(out, Next{step(Peek, w, newest), n})
+	if m.wrong(SurplusSleeps) {
+		return out
+	}
+	n := *s
+	if v := m.epochs(s, w, t); v.newer != 0 {
+		n.Workers[w].Obey = v.newer
+		return append(out, Next{step(Peek, w, v.newer), n})
+	}
+	if s.Workers[w].Obey == t && !m.held(s, w, t) {
+		n.Workers[w].Obey = 0
+		return append(out, Next{step(Unfollow, w, t), n})
 	}
 	return out
+}
+
+// held says whether any session of w's group holds epoch lock e.
+func (m *Model) held(s *State, w int, e Mark) bool {
+	for i := range 2 * len(m.Workers) {
+		if s.Sessions[i].Epoch == e && m.group(i/2) == m.group(w) {
+			return true
+		}
+	}
+	return false
 }
 
 func (m *Model) takeEpoch(s *State, w int, t Mark, then Phase, out []Next) []Next {
@@ -157,9 +178,9 @@ func (m *Model) epochs(s *State, w int, mine Mark) (v epochView) {
 			continue
 		}
 		switch {
-		case e.epoch() > mine.epoch():
+		case m.rank(e) > m.rank(mine):
 			v.newer = max(v.newer, e)
-		case e.epoch() < mine.epoch():
+		case m.rank(e) < m.rank(mine):
 			if !m.wrong(WaitForSlotsOnly) || s.Sessions[i].Slot {
 				v.older |= 1 << i
 			}
@@ -182,6 +203,14 @@ func (m *Model) epochs(s *State, w int, mine Mark) (v epochView) {
 	return v
 }
 
+// rank is what makes one epoch lock newer than another: the epoch alone.
+func (m *Model) rank(e Mark) uint8 {
+	if m.wrong(CompareSlotsFirst) {
+		return e.slots()<<4 | e.epoch()
+	}
+	return e.epoch()
+}
+
 // look is step 2 of the entry. Whoever is not the newest lets go; the newest waits for the older ones.
 func (m *Model) look(s *State, w int, mine Mark, then Phase, out []Next) []Next {
 	v := m.epochs(s, w, mine)
@@ -197,10 +226,14 @@ func (m *Model) look(s *State, w int, mine Mark, then Phase, out []Next) []Next 
 	m.releaseEpoch(&n, w)
 	k.Phase, k.Obey = Ready, 0
 	if v.newer == 0 {
-		// Nobody can know which of the two is right: go by the plan, or join the other.
+		// Nobody can know which of the two is right: go by the plan, or join the other. A worker that has no slot in
+		// the other must not join, it would take no lock and wait for ever.
 		out = append(out, Next{step(Retreat, w, 0), n})
-		k.Obey = v.rival
-		return append(out, Next{step(Retreat, w, v.rival), n})
+		if m.Workers[w].Ordinal < v.rival.slots() {
+			k.Obey = v.rival
+			out = append(out, Next{step(Retreat, w, v.rival), n})
+		}
+		return out
 	}
 	if !m.wrong(NoFollow) {
 		k.Obey = v.newer
@@ -273,7 +306,11 @@ func (m *Model) forget(s *State, i int) {
 // ready puts worker w, which holds neither epoch nor slot, before the entry; its claim stays.
 func (m *Model) ready(s *State, w int) {
 	s.Workers[w].Phase, s.Workers[w].Obey = Ready, 0
-	if m.wrong(DropClaim) && s.Sessions[2*w].Claim == Granted {
+	switch {
+	case s.Sessions[2*w].Claim != Granted:
+	case m.wrong(DropClaim):
 		s.Sessions[2*w].Claim = Lapsed
+	case m.wrong(LookForRivalsAgain):
+		s.Workers[w].Phase = Claimed
 	}
 }

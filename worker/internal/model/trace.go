@@ -17,6 +17,7 @@ const (
 	Yield
 	WinClaim
 	Peek
+	Unfollow
 	TakeEpoch
 	LookOK
 	Retreat
@@ -59,6 +60,7 @@ var sentences = map[Kind]string{
 	Yield:        "worker %d sees a rival and lets go of its claim",
 	WinClaim:     "worker %d sees no rival, the table is its job's",
 	Peek:         "worker %d has no slot, sees epoch %s and follows it",
+	Unfollow:     "worker %d sees that epoch %s is over and goes by its plan again",
 	TakeEpoch:    "worker %d takes epoch %s",
 	LookOK:       "worker %d looks: nothing newer than %s",
 	Retreat:      "worker %d looks, sees a newer or rival epoch and lets go",
