@@ -38,33 +38,31 @@ func mistake(x Mistake) func(*Config) { return func(c *Config) { c.Mistakes = x 
 func userUnlocks(c *Config)           { c.UserUnlocks = true }
 func skipLocked(c *Config)            { c.SkipLocked = true }
 
-// sound are the instances in which the protocol is explored to the last state, with any number of faults.
-var sound = []struct {
+type instance struct {
 	name string
 	c    Config
-}{
-	{"scale up", one(2, []int{-1, 2}, 1, Plan{1, 1}, Plan{2, 2})},
+}
+
+// sound are the instances in which the protocol is explored to the last state, with any number of faults.
+var sound = append([]instance{
+	{"scale up", up},
 	{"scale down", one(2, []int{-1, 2}, 2, Plan{1, 2}, Plan{2, 1})},
 	{"pause and resume", one(2, []int{-1}, 1, Plan{1, 2}, Plan{2, 0}, Plan{3, 1})},
 	{"up and down", one(2, []int{-3}, 1, Plan{1, 1}, Plan{2, 2}, Plan{3, 1})},
 	{"three workers", one(3, []int{-1}, 0, Plan{1, 2}, Plan{2, 3})},
-	{"one epoch with two slot counts", one(2, []int{-1, 2}, 1, Plan{1, 2}, Plan{1, 1})},
+	{"one epoch with two slot counts, first the smaller", twice},
+	{"one epoch with two slot counts, first the larger", one(2, []int{-1, 2}, 1, Plan{1, 2}, Plan{1, 1})},
 	{"one epoch with two slot counts, then a newer", one(2, []int{-1}, 1, Plan{1, 1}, Plan{1, 2}, Plan{2, 2})},
-	{"a worker that cannot reach the API server", with(one(2, []int{-1, 2}, 1, Plan{1, 1}, Plan{2, 2}), blind(1))},
+	{"a worker that cannot reach the API server", with(up, blind(1))},
+	{"the only old worker cannot reach the API server", with(up, blind(0))},
+	{"the surplus worker cannot reach the API server", with(down, blind(1))},
 	{"a blind worker and one epoch with two slot counts", with(one(2, []int{-1}, 1, Plan{1, 1}, Plan{2, 1}, Plan{2, 2}), blind(1))},
-	{"the user's SQL unlocks all", with(one(2, []int{-1, 2}, 1, Plan{1, 1}, Plan{2, 2}), userUnlocks)},
-	{"rows guard themselves", with(one(2, []int{-1, 2}, 1, Plan{1, 1}, Plan{2, 2}), skipLocked)},
-	{"two groups on one table", two(1, [2]int{0, 1}, []int{-1, 2}, 1, Plan{1, 1}, Plan{2, 1})},
+	{"the user's SQL unlocks all", robbed},
+	{"rows guard themselves", with(up, skipLocked)},
+	{"two groups on one table", rivals},
 	{"two objects of one group", two(1, [2]int{0, 0}, []int{-1, 2}, 1, Plan{1, 1}, Plan{2, 1})},
-	{"two groups, the user's SQL unlocks all", with(two(1, [2]int{0, 1}, []int{-1, 2}, 1, Plan{1, 1}, Plan{2, 1}), userUnlocks)},
-	{"two groups, one of two workers", with(two(2, [2]int{0, 1}, []int{-1}, 1, Plan{1, 1}), func(c *Config) {
-		c.Jobs[0].Plans = []Plan{{1, 1}, {2, 2}}
-		c.Workers = c.Workers[:3]
-	})},
-	{"two workers, two zombies, three plans", one(2, []int{-1, 2}, 2, Plan{1, 2}, Plan{2, 1}, Plan{3, 2})},
-	{"three workers scale up", one(3, []int{-1, 2}, 1, Plan{1, 2}, Plan{2, 3})},
-	{"three workers scale down, the user's SQL unlocks all", with(one(3, []int{-1, 2}, 1, Plan{1, 3}, Plan{2, 2}), userUnlocks)},
-}
+	{"two groups, the user's SQL unlocks all", with(rivals, userUnlocks)},
+}, large...)
 
 func TestExhaustive(t *testing.T) {
 	for _, tt := range sound {

@@ -9,7 +9,6 @@ const (
 )
 
 func TestRandomWalks(t *testing.T) {
-	const walks = 1500
 	for seed := range uint64(walks) {
 		c := RandomConfig(seed)
 		v, err := Walk(c, seed, faultySteps, calmSteps)
