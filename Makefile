@@ -25,8 +25,8 @@ help: ## List the targets.
 
 .PHONY: generate
 generate: ## Write deep copies, apply configurations, CRD and role anew.
+	rm -rf api/v1alpha1/applyconfiguration config/crd/bases # or what is generated no more would stay
 	$(CONTROLLER_GEN) object applyconfiguration paths=./api/...
-	rm -f config/crd/bases/*.yaml
 	$(CONTROLLER_GEN) crd:generateEmbeddedObjectMeta=true paths=./api/... output:crd:dir=config/crd/bases
 	$(GO) run ./hack/crdtrim config/crd/bases/*.yaml
 	$(CONTROLLER_GEN) rbac:roleName=manager-role paths=./controllers/... output:rbac:dir=config/rbac
@@ -60,7 +60,8 @@ build: ## Build bin/manager and bin/worker.
 
 .PHONY: image
 image: ## Build dist/image.tar, the image with both programs, without Docker.
-	$(GO) run ./hack/image -o dist/image.tar
+	mkdir -p dist
+	$(GO) run ./hack/image/cmd/image -o dist/image.tar
 
 ##@ Test
 
