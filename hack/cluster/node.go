@@ -80,7 +80,7 @@ func (n *Node) Up(ctx context.Context) error {
 		fmt.Fprintf(n.out, "The cluster is up already: %s\n", n.Kubeconfig())
 		return nil
 	}
-	if err := n.refuseOthers(); err != nil {
+	if err := n.refuseOthers(ctx); err != nil {
 		return err
 	}
 	if err := n.down(ctx); err != nil {
