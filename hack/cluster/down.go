@@ -57,7 +57,7 @@ func (n *Node) down(ctx context.Context) error {
 	if err := os.RemoveAll(n.dir); err != nil {
 		return fmt.Errorf("remove the folder of the cluster: %w", err)
 	}
-	removeElsewhere()
+	n.removeElsewhere()
 	return nil
 }
 
@@ -167,4 +167,3 @@ func mountsBelow(dir string) (mounts []string, err error) {
 	}
 	return mounts, nil
 }
-
