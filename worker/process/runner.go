@@ -83,7 +83,8 @@ type Runner struct {
 	circuit  circuit
 
 	timeoutSet int32 // statement_timeout of the session in seconds, as far as it was set here
-	retried    bool  // the last step tried a failed row again
+	retried    bool  // the last step tried a failed row again: a fresh batch is next
+	resting    bool  // only failed rows are left: try all that are due before searching again
 	now        func() time.Time
 }
 
@@ -131,11 +132,11 @@ func (r *Runner) Step(ctx context.Context, s Session) (Result, error) {
 	if keys := r.chunks.Next(); keys != nil {
 		return r.again(ctx, s, keys)
 	}
-	if key, due := r.failures.Due(now); due && !r.retried {
+	if key, due := r.failures.Due(now); due && (r.resting || !r.retried) {
 		r.retried = true
 		return r.again(ctx, s, []int64{key})
 	}
-	r.retried = false
+	r.retried, r.resting = false, false
 	if r.failures.Full() {
 		return r.failing(now.Add(failingPause)), nil
 	}
@@ -220,6 +221,7 @@ func (r *Runner) rest(ctx context.Context, s Session, in shard.Range) (Result, e
 		return Result{State: Busy, Until: now.Add(busyPause)}, nil
 	}
 	if due, ok := r.failures.NextDue(); ok {
+		r.resting = true
 		return Result{State: Retrying, Until: due}, nil
 	}
 	if r.failures.Exhausted() > 0 {
