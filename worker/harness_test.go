@@ -230,6 +230,18 @@ func (j *job) write() {
 	}
 }
 
+// mount brings the plan to the mounted file, as the kubelet does some time after it was published.
+func (j *job) mount() {
+	j.t.Helper()
+	data, err := v1alpha1.EncodePlan(j.plan)
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(j.dir, v1alpha1.PlanKey), []byte(data[v1alpha1.PlanKey]), 0o644); err != nil {
+		j.t.Fatal(err)
+	}
+}
+
 // start starts the worker of an ordinal.
 func (j *job) start(ordinals ...int32) {
 	j.t.Helper()

@@ -263,13 +263,7 @@ func TestL11APIServerAway(t *testing.T) {
 	j.publish(2)
 	j.start(0, 1)
 	j.underWay(100)
-	data, err := v1alpha1.EncodePlan(j.plan)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(j.dir, v1alpha1.PlanKey), []byte(data[v1alpha1.PlanKey]), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	j.mount()
 	nowhere := filepath.Join(j.dir, "kubeconfig")
 	raw, err := os.ReadFile(api.Kubeconfig())
 	if err != nil {
@@ -282,7 +276,14 @@ func TestL11APIServerAway(t *testing.T) {
 	j.startWith(2, func(p *process) { p.Kubeconfig = nowhere })
 	j.eventually("the worker has the mounted plan", 20*time.Second, func() bool { return j.status(2).Epoch == 1 })
 	j.publish(3)
-	j.inForce()
+	j.eventually("all three slots are held", 30*time.Second, func() bool {
+		r, _ := j.report()
+		return r.Epoch == 2 && r.SlotCounts.Working == 3
+	})
+	if r, _ := j.report(); r.Generation != 0 {
+		t.Errorf("generation %d is reported of a worker that cannot know it", r.Generation)
+	}
+	j.mount()
 	j.complete()
 	if n := j.count("SELECT count(*) FROM ledger WHERE app LIKE '%:2:%'"); n == 0 {
 		t.Error("the worker without API server processed nothing")
@@ -322,9 +323,9 @@ func TestStatementThatDropsTheLocksCommitsNothing(t *testing.T) {
 			}
 			j.publish(1)
 			j.start(0)
-			j.eventually("the worker has tried and lost its locks", 30*time.Second, func() bool {
-				log, _ := os.ReadFile(filepath.Join(j.dir, "worker-0.log"))
-				return strings.Contains(string(log), "locks are not what they should be")
+			j.eventually("the worker says that it lost its locks", 30*time.Second, func() bool {
+				_, notices := j.report()
+				return notices[0].Reason == v1alpha1.ReasonLocksLost && notices[0].Stalled
 			})
 			if n := j.count("SELECT count(*) FROM t WHERE done"); n != 0 {
 				t.Errorf("%d rows were committed without the fence", n)
