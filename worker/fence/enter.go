@@ -1,0 +1,256 @@
+package fence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Enter takes slot c.Ordinal under plan (c.Epoch, c.Slots) and returns nil once the session may work it. It blocks as long
+// as it has to wait, outside any transaction, and tells onWait, which may be nil, at the start of each wait and about
+// once a second. It fails with a *SupersededError where a newer plan is seen, with ctx's error, with ErrSessionLost, or with
+// another error of the server. After a failure the session holds at most what Join took. On a new plan cancel ctx, and
+// enter again; while working, call Leave before that.
+//
+// The order of the steps is the proof that no two sessions ever work rows in common:
+//
+//  1. Take the epoch lock. Looking first and taking then lets an old and a new session both see nobody and both go on.
+//  2. Look at the epoch locks of the others. Newer: let go, for whoever is there may be past its own look and waits for us.
+//     Older: keep ours and wait until those seen now have let go. One that comes later takes its lock, then sees ours, and yields.
+//     To wait for slot locks instead would miss a session between its look and its slot.
+//  3. Take the slot lock, which sets apart the sessions of one plan. To take it before the wait is over would deadlock with a
+//     session that waits for us.
+//
+// Rows may be read only after that: what was read before may have been changed by whoever we waited for.
+func (s *Session) Enter(ctx context.Context, c Claim, onWait func(Waiting)) error {
+	e, err := s.newEntry(c, onWait)
+	if err != nil {
+		return err
+	}
+	if err := s.applySettings(ctx); err != nil {
+		return err
+	}
+	if err := e.run(ctx); err != nil {
+		return errors.Join(err, s.abandon(ctx))
+	}
+	return nil
+}
+
+// Leave lets go of slot and epoch, outside any transaction, and keeps the claim of Join. It does nothing if
+// neither is held. The slot goes first: whoever waits for the epoch must find it free.
+func (s *Session) Leave(ctx context.Context) error {
+	var keys []Key
+	for _, kind := range []Kind{KindSlot, KindEpoch} {
+		for _, key := range s.Held() {
+			if k, _ := key.Parse(); k == kind {
+				keys = append(keys, key)
+			}
+		}
+	}
+	return s.unlock(ctx, keys...)
+}
+
+// abandon is Leave after a failure: the context may be over, and a session that is lost has left already.
+func (s *Session) abandon(ctx context.Context) error {
+	if s.Lost() != nil {
+		return nil
+	}
+	return s.Leave(context.WithoutCancel(ctx))
+}
+
+// Superseded looks whether a session of the group is under a newer plan than c, and returns it. It takes and drops no lock,
+// so a worker whose ordinal has no slot can use it to follow a plan that it cannot read. A working session calls it
+// between batches, every LookInterval, and leaves at a result: the API server may be away, the lock says it too.
+func (s *Session) Superseded(ctx context.Context, c Claim) (*SupersededError, error) {
+	m, err := newMark(c.Epoch, c.Slots)
+	if err != nil {
+		return nil, err
+	}
+	holders, err := s.look(ctx, c.Group.Class())
+	if err != nil {
+		return nil, err
+	}
+	epoch := Key{c.Group.Class(), object(KindEpoch, uint32(m))}
+	return superseded(judge(c.Group, m, SlotKey(c.Group, c.Ordinal), epoch, int32(s.pid), holders)), nil
+}
+
+func superseded(v view) *SupersededError {
+	if v.newer == nil {
+		return nil
+	}
+	return &SupersededError{Epoch: v.newer.Epoch(), Slots: v.newer.Slots(), By: *v.newer}
+}
+
+// An entry is one run of Enter.
+type entry struct {
+	*Session
+	claim       Claim
+	mark        mark
+	epoch, slot Key
+	onWait      func(Waiting)
+	told        time.Time              // when onWait was last called
+	waits       map[sighting]bool      // the older sessions of the first look that are still there
+	since       time.Time              // when the entry began
+	ended       map[sighting]time.Time // when a session was last told to end
+	denied      map[sighting]string    // the server's words where it may not be ended
+}
+
+func (s *Session) newEntry(c Claim, onWait func(Waiting)) (*entry, error) {
+	epoch, err := EpochKey(c.Group, c.Epoch, c.Slots)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Lost(); err != nil {
+		return nil, err
+	}
+	if c.Ordinal < 0 || c.Ordinal >= c.Slots {
+		return nil, fmt.Errorf("entering: ordinal %d has no slot in a plan of %d", c.Ordinal, c.Slots)
+	}
+	if s.joined == nil || *s.joined != c.joined() {
+		return nil, fmt.Errorf("entering: %w", ErrNotJoined)
+	}
+	for _, key := range s.Held() {
+		if kind, _ := key.Parse(); kind == KindEpoch || kind == KindSlot {
+			return nil, fmt.Errorf("entering: %s: %w", key, ErrAlreadyHeld)
+		}
+	}
+	if onWait == nil {
+		onWait = func(Waiting) {}
+	}
+	_, value := epoch.Parse()
+	return &entry{
+		Session: s, claim: c, mark: mark(value), epoch: epoch, slot: SlotKey(c.Group, c.Ordinal), onWait: onWait,
+		since: time.Now(), ended: map[sighting]time.Time{}, denied: map[sighting]string{},
+	}, nil
+}
+
+func (e *entry) run(ctx context.Context) error {
+	for {
+		done, err := e.step(ctx)
+		if done || err != nil {
+			return err
+		}
+		if err := pause(ctx, e.claim.Slots); err != nil {
+			return fmt.Errorf("waiting to work slot %d: %w", e.claim.Ordinal, err)
+		}
+	}
+}
+
+// step does as much of the entry as can be done without waiting, and says whether the slot is held.
+func (e *entry) step(ctx context.Context) (done bool, err error) {
+	if !e.Holds(e.epoch) {
+		// Workers hold it shared, so only a stranger can keep us out.
+		if _, err := e.TryLock(ctx, e.epoch, Shared); err != nil {
+			return false, err
+		}
+	}
+	holders, err := e.look(ctx, e.claim.Group.Class())
+	if err != nil {
+		return false, err
+	}
+	v := judge(e.claim.Group, e.mark, e.slot, e.epoch, int32(e.pid), holders)
+	if newer := superseded(v); newer != nil {
+		return false, newer
+	}
+	if !e.Holds(e.epoch) {
+		if v.block != nil {
+			e.foreign(*v.block)
+		}
+		return false, nil
+	}
+	if len(v.strays) > 0 {
+		e.foreign(v.strays...)
+		return false, nil
+	}
+	if wait, err := e.waitForOlder(ctx, v.older); wait || err != nil {
+		return false, err
+	}
+	got, err := e.TryLock(ctx, e.slot, Exclusive)
+	if !got && err == nil && v.slot != nil {
+		e.slotHeld(*v.slot)
+	}
+	return got, err
+}
+
+// waitForOlder says whether sessions of the first look are still under an older plan. Those whose time is over are ended.
+func (e *entry) waitForOlder(ctx context.Context, older []Holder) (wait bool, err error) {
+	now := time.Now()
+	seen := make(map[sighting]bool, len(older))
+	for _, h := range older {
+		seen[h.sighting()] = true
+	}
+	if e.waits == nil { // the first look under our own epoch lock
+		e.waits = seen
+	}
+	for id := range e.clocks { // a session that let go, or went on to another plan, is not frozen
+		if !seen[id] {
+			delete(e.clocks, id)
+		}
+	}
+	older = slices.DeleteFunc(older, func(h Holder) bool { return !e.waits[h.sighting()] })
+	for _, h := range older {
+		id := h.sighting()
+		if _, ok := e.clocks[id]; !ok {
+			e.clocks[id] = now
+		}
+		if now.Sub(e.clocks[id]) < e.claim.Handover || now.Sub(e.ended[id]) < terminateEvery {
+			continue
+		}
+		e.ended[id] = now
+		if err := e.terminate(ctx, h); err != nil {
+			return true, err
+		}
+	}
+	e.waits = make(map[sighting]bool, len(older)) // who has let go is never waited for again
+	for _, h := range older {
+		e.waits[h.sighting()] = true
+	}
+	if len(older) > 0 {
+		e.olderEpoch(older, now)
+	}
+	return len(older) > 0, nil
+}
+
+// The check and the end are one statement, so that a session which has just let go, or a new one with its pid, is not hit.
+const terminateQuery = `
+	SELECT pg_terminate_backend(a.pid)
+	  FROM pg_stat_activity a
+	 WHERE a.pid = $1 AND a.backend_start IS NOT DISTINCT FROM $2 AND a.application_name = $3
+	   AND EXISTS (SELECT FROM pg_locks l
+	                WHERE l.pid = a.pid AND l.classid::int8 = $4 AND l.objid::int8 = $5 AND ` + advisory + `)`
+
+// terminate ends the session of an older plan. It does not count as gone before pg_locks says so.
+func (e *entry) terminate(ctx context.Context, h Holder) error {
+	var start *time.Time
+	if !h.BackendStart.IsZero() {
+		start = &h.BackendStart
+	}
+	err := e.call(ctx, "ending a session of an older plan", func(ctx context.Context) error {
+		_, err := e.conn.Exec(ctx, terminateQuery, h.PID, start, h.ApplicationName, int64(uint32(h.Key.Class)), int64(uint32(h.Key.Object)))
+		return err
+	})
+	var refusal *pgconn.PgError
+	if errors.As(err, &refusal) && refusal.Code == "42501" { // insufficient_privilege
+		e.denied[h.sighting()] = refusal.Message
+		return nil
+	}
+	return err
+}
+
+// pause waits for a poll interval, give or take a half, so that waiting sessions do not march in step.
+func pause(ctx context.Context, slots int32) error {
+	interval := pollInterval(slots)
+	timer := time.NewTimer(interval/2 + rand.N(interval))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
