@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,7 +21,7 @@ import (
 func AddToScheme(scheme *runtime.Scheme) error { return v1alpha1.AddToScheme(scheme) }
 
 // ManagerOptions are what the operator needs of a manager: a cache that holds only objects that belong to jobs, in
-// the given namespaces or in all, and reads that see one's own writes.
+// the given namespaces or in all.
 func ManagerOptions(namespaces []string) ctrl.Options {
 	labelled := cache.ByObject{Label: jobObjects()}
 	options := ctrl.Options{
@@ -37,7 +36,6 @@ func ManagerOptions(namespaces []string) ctrl.Options {
 				&rbacv1.RoleBinding{}:    labelled,
 			},
 		},
-		Client: client.Options{Cache: &client.CacheOptions{EnableReadYourWritesConsistency: ptr.To(true)}},
 	}
 	if len(namespaces) > 0 {
 		options.Cache.DefaultNamespaces = map[string]cache.Config{}
