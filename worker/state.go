@@ -88,13 +88,22 @@ func (s *state) led(pod string) {
 	}
 }
 
-// take returns the beat, and whether it has news since the last call.
-func (s *state) take() (heartbeat.Beat, bool) {
+// take returns the beat if there is news since the last call, or always if asked to.
+func (s *state) take(always bool) (heartbeat.Beat, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	news := s.news
+	if !s.news && !always {
+		return heartbeat.Beat{}, false
+	}
 	s.news = false
-	return s.beat, news
+	return s.beat, true
+}
+
+// processed is the number of rows committed since the process started.
+func (s *state) processed() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.beat.Processed
 }
 
 // isReady says whether the worker could work if it had a slot.

@@ -19,6 +19,8 @@ const (
 	progressEvery = 5 * time.Second
 	// saveTimeout bounds a write to the API server; the next tick tries again.
 	saveTimeout = 5 * time.Second
+	// tickTimeout bounds all statements of a tick but the check of the whole table.
+	tickTimeout = 20 * time.Second
 	// countEvery is how often the pending rows are counted anew. In between, processed rows are subtracted.
 	countEvery = 10 * time.Minute
 	// checkEvery is how often a drained table is checked again when the check found rows.
@@ -48,8 +50,12 @@ type desk struct {
 	roomAt      time.Time
 }
 
-// tick looks at the world once and writes the report if it has news. An error means that the session is of no use any more.
-func (d *desk) tick(ctx context.Context) error {
+// tick looks at the world once and writes the report if it has news. An error means that the session is of no use any
+// more. When the worker stops, only the check of the whole table is broken off: the rest is short, and cancelling a
+// statement would end the session before its last word.
+func (d *desk) tick(stop context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(stop), tickTimeout)
+	defer cancel()
 	plan, ok := d.Feed.Current()
 	if !ok || plan.Slots == 0 {
 		return d.session.Ping(ctx)
@@ -76,15 +82,20 @@ func (d *desk) tick(ctx context.Context) error {
 			report.HighestEpoch = max(report.HighestEpoch, h.Epoch())
 		}
 	}
-	if err := d.askTable(ctx, v, &report); err != nil {
+	if err := d.countRows(ctx, v.now); err != nil {
 		return err
 	}
 	if err := d.countConnections(ctx, v.now); err != nil {
 		return err
 	}
 	report.Connections = d.connections
+	if report.CompleteTime == nil && v.drained(v.slots()) && v.now.Sub(d.checkedAt) >= checkEvery {
+		if report.CompleteTime, err = d.checkComplete(stop); err != nil {
+			return err
+		}
+	}
 	d.figures(&report, v.now)
-	d.save(ctx, report, v.now)
+	d.save(context.WithoutCancel(stop), report, v.now)
 	return nil
 }
 
@@ -123,34 +134,38 @@ func (d *desk) load(ctx context.Context) bool {
 	return true
 }
 
-// askTable counts the pending rows now and then, and makes the check that alone can complete a job.
-func (d *desk) askTable(ctx context.Context, v view, r *v1alpha1.Report) error {
+// countRows counts the pending rows now and then.
+func (d *desk) countRows(ctx context.Context, now time.Time) error {
+	table := d.Table()
+	if table == nil || (d.counted && now.Sub(d.countedAt) < countEvery) {
+		return nil
+	}
+	n, err := table.CountPending(ctx, d.session)
+	if err != nil {
+		return fmt.Errorf("count the pending rows: %w", err)
+	}
+	d.counted, d.pending, d.countedAt, d.atCount = true, n, now, d.tally.processed()
+	return nil
+}
+
+// checkComplete makes the check that alone can complete a job, and returns when it found nothing pending.
+func (d *desk) checkComplete(ctx context.Context) (*metav1.Time, error) {
 	table := d.Table()
 	if table == nil {
-		return nil
+		return nil, nil
 	}
-	if !d.counted || v.now.Sub(d.countedAt) >= countEvery {
-		n, err := table.CountPending(ctx, d.session)
-		if err != nil {
-			return fmt.Errorf("count the pending rows: %w", err)
-		}
-		d.counted, d.pending, d.countedAt, d.atCount = true, n, v.now, d.tally.processed()
-	}
-	if r.CompleteTime != nil || !v.drained(v.slots()) || v.now.Sub(d.checkedAt) < checkEvery {
-		return nil
-	}
-	checkCtx, cancel := context.WithTimeout(ctx, checkTimeout)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	pending, err := table.AnyPending(checkCtx, d.session)
+	pending, err := table.AnyPending(ctx, d.session)
 	if err != nil {
-		return fmt.Errorf("check that nothing is pending: %w", err)
+		return nil, fmt.Errorf("check that nothing is pending: %w", err)
 	}
 	d.checkedAt = time.Now()
-	if !pending {
-		r.CompleteTime = &metav1.Time{Time: d.checkedAt.Truncate(time.Second)}
-		d.Log.Info("Nothing is pending any more", "epoch", r.Epoch)
+	if pending {
+		return nil, nil
 	}
-	return nil
+	d.Log.Info("Nothing is pending any more")
+	return &metav1.Time{Time: d.checkedAt.Truncate(time.Second)}, nil
 }
 
 // figures fills in progress.
