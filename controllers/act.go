@@ -131,10 +131,8 @@ func (r *Reconciler) writePlan(ctx context.Context, o Observation, w world, step
 var errTemplate = errors.New("invalid template")
 
 func (r *Reconciler) applySet(ctx context.Context, w world, replicas int32) error {
-	if w.set != nil && replicas < ptr.Deref(w.set.Spec.Replicas, 1) {
-		if err := r.checkPlan(ctx, w); err != nil {
-			return err
-		}
+	if err := r.checkPlan(ctx, w); err != nil {
+		return err
 	}
 	desired, err := StatefulSet(w.job, w.set, r.WorkerImage, replicas)
 	if err != nil {
@@ -164,7 +162,8 @@ func (r *Reconciler) applyOverLive(ctx context.Context, desired, live *appsv1.St
 }
 
 // checkPlan makes sure, at the API server itself, that the plan is still the one that was observed: pods must not be
-// stopped on the word of a cache that lags behind one's own, or another operator's, publication.
+// stopped on the word of a cache that lags behind one's own, or another operator's, publication. What looks like
+// growth may be a stop too, if the StatefulSet in the cache is an old one.
 func (r *Reconciler) checkPlan(ctx context.Context, w world) error {
 	var live corev1.ConfigMap
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: w.job.Namespace, Name: v1alpha1.PlanName(w.job.Name)}, &live)
