@@ -3,7 +3,9 @@ package cluster
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -12,13 +14,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 )
 
 func TestControlPlane(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
-	cp, err := StartControlPlane(ctx, Options{})
+	cp, err := StartControlPlane(ctx, Options{CRDs: []string{"testdata/crd.yaml"}})
 	g.Expect(err).NotTo(HaveOccurred())
 	stopped := false
 	t.Cleanup(func() {
@@ -66,6 +71,24 @@ func TestControlPlane(t *testing.T) {
 			_, err := client.CoreV1().ConfigMaps("default").Get(ctx, "owned", metav1.GetOptions{})
 			return apierrors.IsNotFound(err)
 		}).Should(BeTrue(), "the ConfigMap goes with its owner")
+	})
+
+	t.Run("collects the children of custom resources at once", func(t *testing.T) {
+		g := NewWithT(t)
+		owners := dynamic.NewForConfigOrDie(cp.Config()).Resource(schema.GroupVersionResource{Group: "test.shardedjob.dev", Version: "v1", Resource: "owners"}).Namespace("default")
+		owner, err := owners.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "test.shardedjob.dev/v1", "kind": "Owner", "metadata": map[string]any{"name": "custom"},
+		}}, metav1.CreateOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		_, err = client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Name: "child", OwnerReferences: []metav1.OwnerReference{{APIVersion: "test.shardedjob.dev/v1", Kind: "Owner", Name: "custom", UID: owner.GetUID()}},
+		}}, metav1.CreateOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(owners.Delete(ctx, "custom", metav1.DeleteOptions{})).To(Succeed())
+		g.Eventually(func() bool {
+			_, err := client.CoreV1().ConfigMaps("default").Get(ctx, "child", metav1.GetOptions{})
+			return apierrors.IsNotFound(err)
+		}).WithTimeout(time.Minute).Should(BeTrue())
 	})
 
 	t.Run("enforces pod security", func(t *testing.T) {
@@ -120,6 +143,33 @@ func TestControlPlane(t *testing.T) {
 		}
 		g.Expect(cp.Dir()).NotTo(BeADirectory())
 	})
+}
+
+// dyingVariable makes this test's program, run once more by itself, the one that is killed.
+const dyingVariable = "CLUSTER_TEST_DYING"
+
+// Killed with no chance to clean up, we still leave no server behind, and the next start removes our folder.
+func TestServersEndWithUs(t *testing.T) {
+	g := NewWithT(t)
+	if dir := os.Getenv(dyingVariable); dir != "" {
+		g.Expect(markOwned(dir)).To(Succeed())
+		sleeper := &process{name: "sleep", path: "/bin/sleep", args: []string{"1000"}, dir: dir}
+		g.Expect(sleeper.start()).To(Succeed())
+		g.Expect(syscall.Kill(os.Getpid(), syscall.SIGKILL)).To(Succeed())
+		select {}
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	dir, err := os.MkdirTemp("", tempPrefix)
+	g.Expect(err).NotTo(HaveOccurred())
+	self := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestServersEndWithUs$")
+	self.Env = append(os.Environ(), dyingVariable+"="+dir)
+	g.Expect(self.Run()).To(MatchError(ContainSubstring("killed")))
+
+	sleeper := &process{name: "sleep", dir: dir}
+	g.Expect(sleeper.pidPath()).To(BeAnExistingFile())
+	g.Eventually(sleeper.alive).WithTimeout(10 * time.Second).Should(BeFalse())
+	sweep()
+	g.Expect(dir).NotTo(BeADirectory())
 }
 
 func TestRoot(t *testing.T) {

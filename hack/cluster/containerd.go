@@ -13,6 +13,9 @@ import (
 // imageNamespace is where in containerd the kubelet looks for images.
 const imageNamespace = "k8s.io"
 
+// networkName is the name of the pods' network in the files of CNI.
+const networkName = "shardedjob"
+
 // pauseImage is the image of the process that holds a pod's namespaces.
 const pauseImage = "shardedjob.dev/pause:dev"
 
@@ -46,7 +49,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
 // networkConfig gives pods addresses on the bridge. They reach the machine and each other and, without masquerading, nothing else.
 const networkConfig = `{
   "cniVersion": "0.4.0",
-  "name": "shardedjob",
+  "name": %q,
   "plugins": [{
     "type": "bridge", "bridge": %q, "isGateway": true, "hairpinMode": true,
     "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": %q, "gateway": %q}]], "routes": [{"dst": "0.0.0.0/0"}]}
@@ -58,7 +61,7 @@ func (n *Node) startContainerd(ctx context.Context) error {
 	config := n.path("containerd", "config.toml")
 	text := fmt.Sprintf(containerdConfig, n.path("containerd", "root"), n.path("containerd", "state"), n.socket(), pauseImage,
 		cniDir(), n.path("cni"), n.snapshotter(ctx), n.path("runc"))
-	network := fmt.Sprintf(networkConfig, bridge, n.path("cni-addresses"), PodCIDR, BridgeIP)
+	network := fmt.Sprintf(networkConfig, networkName, bridge, n.path("cni-addresses"), PodCIDR, BridgeIP)
 	for path, text := range map[string]string{config: text, n.path("cni", "10-shardedjob.conflist"): network} {
 		if err := writeFile(path, text); err != nil {
 			return err

@@ -26,8 +26,6 @@ type Options struct {
 	CRDs []string
 	// Progress is told how far the build of the servers is, where there is one. Default: os.Stderr.
 	Progress io.Writer
-	// AdmissionConfigFile is passed to the API server, for example to enforce pod security by default. Optional.
-	AdmissionConfigFile string
 }
 
 // ControlPlane is a running etcd, API server and controller manager.
@@ -36,7 +34,6 @@ type ControlPlane struct {
 	host       string // the address that the API server listens on
 	port       int
 	node       bool // it belongs to a node: it goes on after us, and pods must reach it
-	admission  string
 	ca         *authority
 	kubeconfig string
 	config     *rest.Config
@@ -70,7 +67,7 @@ func StartControlPlane(ctx context.Context, options Options) (*ControlPlane, err
 	if err := markOwned(dir); err != nil {
 		return nil, err
 	}
-	cp := &ControlPlane{dir: dir, host: "127.0.0.1", admission: options.AdmissionConfigFile}
+	cp := &ControlPlane{dir: dir, host: "127.0.0.1"}
 	if err := cp.start(ctx, binary, options.CRDs); err != nil {
 		return nil, errors.Join(err, cp.Stop())
 	}
@@ -179,9 +176,6 @@ func (cp *ControlPlane) apiserverArgs() []string {
 		"--kubelet-preferred-address-types=InternalIP",
 		"--kubelet-certificate-authority=" + cp.ca.path("ca.crt"),
 		"--kubelet-client-certificate=" + cp.ca.path("apiserver.crt"), "--kubelet-client-key=" + cp.ca.path("apiserver.key"),
-	}
-	if cp.admission != "" {
-		args = append(args, "--admission-control-config-file="+cp.admission)
 	}
 	if !cp.node {
 		// A service may not point to loopback, and there are no pods to use it.

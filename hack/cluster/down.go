@@ -57,7 +57,7 @@ func (n *Node) down(ctx context.Context) error {
 	if err := os.RemoveAll(n.dir); err != nil {
 		return fmt.Errorf("remove the folder of the cluster: %w", err)
 	}
-	removeEmpty()
+	n.removeElsewhere()
 	return nil
 }
 
@@ -166,20 +166,4 @@ func mountsBelow(dir string) (mounts []string, err error) {
 		}
 	}
 	return mounts, nil
-}
-
-// removeEmpty removes the folders outside of ours that the servers insist on, where nothing of others is in them.
-func removeEmpty() {
-	for _, pattern := range []string{
-		"/run/containerd/s", "/run/containerd/fifo", "/run/containerd/*.*", "/run/containerd",
-		"/var/lib/cni/results", "/var/lib/cni/cache", "/var/lib/cni", "/var/log/containers",
-		"/sys/fs/cgroup/k8s.io", "/sys/fs/cgroup/*/k8s.io",
-	} {
-		paths, _ := filepath.Glob(pattern)
-		for _, path := range paths {
-			if info, err := os.Lstat(path); err == nil && info.IsDir() {
-				_ = os.Remove(path) // fails, as it should, if it is not empty
-			}
-		}
-	}
 }

@@ -69,19 +69,14 @@ func (m *meter) show() {
 		_ = m.bar.Set(min(m.done, m.total)) // a terminal that is gone is no reason to stop a build
 		return
 	}
-	doing := "compiled"
-	if m.done >= m.total {
-		doing = "compiled, linking"
-	}
-	fmt.Fprintf(m.out, "  %d of %d packages %s, %s\n", m.done, m.total, doing, time.Since(m.start).Round(time.Second))
+	fmt.Fprintf(m.out, "  %d of %d packages compiled, %s\n", m.done, m.total, time.Since(m.start).Round(time.Second))
 }
 
 func (m *meter) finish() {
 	close(m.stop)
 	m.ended.Wait()
-	m.show()
 	if m.bar != nil {
 		_ = m.bar.Exit()
-		fmt.Fprintln(m.out)
 	}
+	fmt.Fprintf(m.out, "\nBuilt for %s\n", time.Since(m.start).Round(time.Second))
 }

@@ -16,14 +16,17 @@ const (
 	aliasPrefix = "shardedjob:"
 )
 
-// refuseOthers fails if a bridge or the rules of another cluster are on this machine: two cannot share it.
-func (n *Node) refuseOthers() error {
+// refuseOthers fails if another cluster is on this machine: its bridge, its rules, its kubelet. Two cannot share it.
+func (n *Node) refuseOthers(ctx context.Context) error {
 	owner, ok := bridgeOwner()
 	if !ok {
 		return fmt.Errorf("another Kubernetes or CNI network uses the bridge %s of this machine: take it down first", bridge)
 	}
-	if owner == "" && hasRules(context.Background()) {
+	if owner == "" && hasRules(ctx) {
 		return errors.New("another kube-proxy has its rules in nftables on this machine: take its cluster down first")
+	}
+	if owner == "" && dialUnix(deviceSocket) == nil {
+		return errors.New("another kubelet runs on this machine: take its cluster down first")
 	}
 	if owner == "" || owner == n.dir {
 		return nil

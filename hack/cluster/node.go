@@ -80,7 +80,7 @@ func (n *Node) Up(ctx context.Context) error {
 		fmt.Fprintf(n.out, "The cluster is up already: %s\n", n.Kubeconfig())
 		return nil
 	}
-	if err := n.refuseOthers(); err != nil {
+	if err := n.refuseOthers(ctx); err != nil {
 		return err
 	}
 	if err := n.down(ctx); err != nil {
@@ -160,8 +160,8 @@ func (n *Node) ready(ctx context.Context) error {
 			return fmt.Errorf("the node is not ready: %s", condition.Message)
 		}
 	}
-	if len(node.Status.Conditions) == 0 {
-		return errors.New("the node has no status yet")
+	if len(node.Status.Conditions) == 0 || len(node.Spec.Taints) > 0 {
+		return errors.New("the node takes no pods yet")
 	}
 	return serviceRoutes(ctx)
 }

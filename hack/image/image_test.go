@@ -55,7 +55,7 @@ func TestWrite(t *testing.T) {
 		contents[header.Name], err = io.ReadAll(reader)
 		g.Expect(err).NotTo(HaveOccurred())
 	}
-	g.Expect(modes).To(And(HaveKeyWithValue("pause", int64(0o755)), HaveKeyWithValue("tmp/", int64(0o1777)), HaveKey("zoneinfo.zip"), HaveKey("etc/passwd")))
+	g.Expect(modes).To(And(HaveKeyWithValue("pause", int64(0o755)), HaveKeyWithValue("tmp", int64(0o1777)), HaveKey("zoneinfo.zip"), HaveKey("etc/passwd")))
 	pool := x509.NewCertPool()
 	g.Expect(pool.AppendCertsFromPEM(contents["etc/ssl/certs/ca-certificates.crt"])).To(BeTrue())
 
