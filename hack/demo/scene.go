@@ -36,7 +36,7 @@ func setUp(ctx context.Context) (*scene, error) {
 		return nil, err
 	}
 	s := &scene{Kubectl: st.Kubectl, down: st.Down}
-	if s.uri, err = st.NewDatabase(ctx, "demo"); err == nil {
+	if s.uri, err = stage.NewDatabase(ctx, st.Server, "demo"); err == nil {
 		_, err = s.Output(ctx, "", "create", "namespace", namespace)
 	}
 	if err != nil {

@@ -17,6 +17,8 @@ import (
 	. "github.com/onsi/gomega"
 
 	"shardedjob.dev/api/v1alpha1"
+	"shardedjob.dev/hack/postgres"
+	"shardedjob.dev/hack/stage"
 )
 
 // How a batch of the table is processed.
@@ -53,13 +55,19 @@ type job struct {
 // newJob makes namespace, table and Secret, and applies nothing yet.
 func newJob(t *testing.T, rows int, statement string) *job {
 	t.Helper()
+	return newJobOn(t, scene.Server, rows, statement)
+}
+
+// newJobOn is newJob on a server of the test's own.
+func newJobOn(t *testing.T, server *postgres.Server, rows int, statement string) *job {
+	t.Helper()
 	g := NewWithT(t)
 	g.SetDefaultEventuallyTimeout(2 * time.Minute)
 	g.SetDefaultEventuallyPollingInterval(250 * time.Millisecond)
 	name := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(t.Name(), "Test"), "/", "-"))
 	j := &job{T: t, Gomega: g, namespace: name, rows: rows, statement: statement, batch: 200, timeout: 5}
 	var err error
-	j.uri, err = scene.NewDatabase(t.Context(), strings.ReplaceAll(name, "-", "_"))
+	j.uri, err = stage.NewDatabase(t.Context(), server, strings.ReplaceAll(name, "-", "_"))
 	j.Expect(err).NotTo(HaveOccurred())
 	j.exec(fmt.Sprintf(fixture, rows))
 	j.kubectl("create", "namespace", name)

@@ -68,11 +68,7 @@ func (s *Stage) up(ctx context.Context) (err error) {
 		return err
 	}
 	s.say("PostgreSQL")
-	if s.Server, err = postgres.Start(ctx, postgres.Options{
-		ListenAddresses: []string{cluster.BridgeIP},
-		AllowedCIDRs:    []string{cluster.PodCIDR},
-		Password:        rand.Text(),
-	}); err != nil {
+	if s.Server, err = StartServer(ctx); err != nil {
 		return err
 	}
 	s.say("Image %s", image.Project().Name)
@@ -151,12 +147,22 @@ func (s *Stage) Down(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// NewDatabase makes an empty database with an owner of its own who is no superuser, and returns the owner's connection URI, good here and in pods.
-func (s *Stage) NewDatabase(ctx context.Context, name string) (uri string, err error) {
-	if err := s.Server.CreateDatabase(ctx, name); err != nil {
+// StartServer starts a PostgreSQL that pods reach, at cluster.BridgeIP.
+func StartServer(ctx context.Context) (*postgres.Server, error) {
+	return postgres.Start(ctx, postgres.Options{
+		ListenAddresses: []string{cluster.BridgeIP},
+		AllowedCIDRs:    []string{cluster.PodCIDR},
+		Password:        rand.Text(),
+	})
+}
+
+// NewDatabase makes an empty database with an owner of its own, who is no superuser, and returns the owner's connection
+// URI, good here and in pods.
+func NewDatabase(ctx context.Context, server *postgres.Server, name string) (uri string, err error) {
+	if err := server.CreateDatabase(ctx, name); err != nil {
 		return "", err
 	}
-	conn, err := pgx.Connect(ctx, s.Server.URI(name))
+	conn, err := pgx.Connect(ctx, server.URI(name))
 	if err != nil {
 		return "", fmt.Errorf("make database %s: %w", name, err)
 	}
@@ -165,7 +171,7 @@ func (s *Stage) NewDatabase(ctx context.Context, name string) (uri string, err e
 	if _, err := conn.Exec(ctx, fmt.Sprintf("CREATE ROLE %[1]s LOGIN PASSWORD '%[2]s'; ALTER DATABASE %[1]s OWNER TO %[1]s; ALTER SCHEMA public OWNER TO %[1]s", owner, password)); err != nil {
 		return "", fmt.Errorf("make the owner of database %s", name) // the server's words may quote the password
 	}
-	return fmt.Sprintf("postgres://%s:%s@%s:%d/%s?sslmode=disable", name, password, cluster.BridgeIP, s.Server.Port(), name), nil
+	return fmt.Sprintf("postgres://%s:%s@%s:%d/%s?sslmode=disable", name, password, cluster.BridgeIP, server.Port(), name), nil
 }
 
 // say tells a person which step begins, and how much time has gone.
