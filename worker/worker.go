@@ -239,7 +239,7 @@ func (w *Worker) loop(ctx context.Context) {
 			continue
 		}
 		problem := sessionProblem(err)
-		w.log.Warn("Session ended", "reason", problem.Reason, "error", database.Describe(err))
+		w.log.Warn("Session ended", "reason", problem.Reason, "message", problem.Message)
 		w.state.set(v1alpha1.SlotWaiting, problem.Message)
 		if time.Since(began) > goodSession {
 			backoff = reconnect
@@ -262,6 +262,9 @@ func sessionProblem(err error) *v1alpha1.Problem {
 	case errors.Is(err, fence.ErrTransactionPooling):
 		return &v1alpha1.Problem{Reason: v1alpha1.ReasonTransactionPooling, Stalled: true,
 			Message: "the connection goes through a pooler in transaction or statement mode, where session locks do not hold; connect to the server itself or to a pool in session mode"}
+	case errors.Is(err, fence.ErrLockLost):
+		return &v1alpha1.Problem{Reason: v1alpha1.ReasonLocksLost, Stalled: true,
+			Message: "the session's advisory locks were gone before a batch could commit, so it was rolled back; the statement, or a trigger, must not call pg_advisory_unlock or pg_advisory_unlock_all"}
 	default:
 		return database.Problem(err)
 	}

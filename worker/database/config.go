@@ -50,8 +50,8 @@ func invalid(format string, args ...any) *ConfigError {
 // value are no part of it.
 //
 // Where caDir exists, its ca.crt is the only trusted authority, the host name is verified and the connection is never
-// plain, whatever sslmode says. Parameters that would travel in the startup packet are dropped, since poolers refuse
-// them; the session sets what it needs. All errors are *ConfigError.
+// plain, whatever sslmode says. Further parameters of the URI stay in RuntimeParams, for the session to SET, since poolers
+// refuse them in the startup packet. All errors are *ConfigError.
 func Config(dir, caDir, uriKey string) (*pgx.ConnConfig, error) {
 	secret, err := readSecret(dir)
 	if err != nil {
@@ -87,7 +87,6 @@ func complete(config *pgx.ConnConfig) error {
 	if config.Database == "" {
 		config.Database = config.User
 	}
-	clear(config.RuntimeParams)
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = defaultConnectTimeout
 		config.DialFunc = (&net.Dialer{Timeout: defaultConnectTimeout}).DialContext

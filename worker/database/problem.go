@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -108,7 +109,7 @@ func describeServer(pg *pgconn.PgError) string {
 	for _, name := range []struct{ kind, value string }{
 		{"constraint", pg.ConstraintName}, {"column", pg.ColumnName}, {"table", pg.TableName},
 	} {
-		if name.value != "" && !strings.Contains(clause, name.value) {
+		if name.value != "" && !strings.Contains(clause, strconv.Quote(name.value)) {
 			clause += fmt.Sprintf(" (%s %q)", name.kind, name.value)
 		}
 	}
@@ -133,7 +134,7 @@ func textIsSafe(pg *pgconn.PgError) bool {
 
 // wordless are codes whose text, if the server itself made it, has no room for data.
 var wordless = map[string]bool{
-	"21000": true, "22012": true, "22P05": false, "40001": true, "40P01": true, "53100": false, "53300": true,
+	"21000": true, "22012": true, "40001": true, "40P01": true, "53300": true,
 	"55P03": true, "57014": true, "57P01": true, "57P02": true, "57P03": true,
 }
 

@@ -60,6 +60,9 @@ func (s secret) conninfo(uriKey string) (string, error) {
 		if err := s.checkText(uriKey); err != nil {
 			return "", err
 		}
+		if scheme, isURI := schemeOf(uri); isURI && scheme != "postgres" && scheme != "postgresql" {
+			return "", invalid("key %s of the database Secret is no PostgreSQL URI: it must begin with postgres://", uriKey)
+		}
 		return withDefaults(uri), nil
 	}
 	settings := maps.Clone(defaults())
@@ -122,13 +125,8 @@ func (s secret) checkText(key string) error {
 
 // unusable says that the driver cannot make sense of the Secret, and what is most often the cause.
 func (s secret) unusable(uriKey string) error {
-	if uri, ok := s[uriKey]; ok {
-		switch scheme, _, found := strings.Cut(uri, "://"); {
-		case found && scheme != "postgres" && scheme != "postgresql" && !strings.ContainsAny(scheme, "= "):
-			return invalid("key %s of the database Secret is no PostgreSQL URI: it must begin with postgres://", uriKey)
-		default:
-			return invalid("key %s of the database Secret is no valid PostgreSQL URI (postgres://user:password@host:5432/database): special characters in it must be percent-encoded, an IPv6 address needs brackets", uriKey)
-		}
+	if _, ok := s[uriKey]; ok {
+		return invalid("key %s of the database Secret is no valid PostgreSQL URI (postgres://user:password@host:5432/database): special characters in it must be percent-encoded, an IPv6 address needs brackets", uriKey)
 	}
 	return invalid("the database Secret holds a port or an sslmode that is not valid")
 }
@@ -170,12 +168,13 @@ func render(settings map[string]string) string {
 
 // withDefaults puts the defaults before what the connection string says, which wins.
 func withDefaults(conninfo string) string {
-	scheme, rest, isURI := strings.Cut(conninfo, "://")
-	if !isURI || strings.ContainsAny(scheme, "= ") {
+	scheme, isURI := schemeOf(conninfo)
+	if !isURI {
 		settings := defaults()
 		settings["host"], settings["user"] = unnamed, unnamed
 		return render(settings) + " " + conninfo
 	}
+	rest := strings.TrimPrefix(conninfo, scheme+"://")
 	query := make(url.Values)
 	for name, value := range defaults() {
 		query.Set(name, value)
@@ -197,4 +196,10 @@ func withDefaults(conninfo string) string {
 		after = "&" + after
 	}
 	return head + before + "?" + query.Encode() + after
+}
+
+// schemeOf tells a URI from libpq's keywords, in whose values there may be a :// too.
+func schemeOf(conninfo string) (scheme string, isURI bool) {
+	scheme, _, found := strings.Cut(conninfo, "://")
+	return scheme, found && !strings.ContainsAny(scheme, "= ")
 }

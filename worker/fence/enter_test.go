@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"shardedjob.dev/hack/postgres"
 )
 
@@ -393,68 +391,6 @@ func TestOfTwoNewcomersExactlyOneProceeds(t *testing.T) {
 			if err := s.Close(deadline(t)); err != nil {
 				t.Fatal(err)
 			}
-		}
-	}
-}
-
-// BenchmarkEnter is the entry of a session with nobody to wait for.
-func BenchmarkEnter(b *testing.B) {
-	uri, g := database(b), NewGroup("a/b")
-	s := open(b, uri, g, 0)
-	c := claim(g, 0, 1, 1)
-	join(b, s, c)
-	for b.Loop() {
-		if err := s.Enter(b.Context(), c, nil); err != nil {
-			b.Fatal(err)
-		}
-		if err := s.Leave(b.Context()); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-// BenchmarkCheckLocks is what each batch pays, alone and in one round trip with another statement, beside the
-// locks of many other sessions.
-func BenchmarkCheckLocks(b *testing.B) {
-	for _, others := range []int{0, 1000} {
-		uri, g := database(b), NewGroup("a/b")
-		s := open(b, uri, g, 0)
-		enter(b, s, claim(g, 0, 1, 1))
-		exec(b, connect(b, uri), fmt.Sprintf("SELECT pg_advisory_lock(1, k) FROM generate_series(1, %d) k", others))
-		tx, err := s.Conn().Begin(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.Run(fmt.Sprintf("alone, %d other locks", others), func(b *testing.B) {
-			for b.Loop() {
-				if err := s.CheckLocks(b.Context(), tx); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-		for _, check := range []bool{false, true} {
-			b.Run(fmt.Sprintf("batch with check %t, %d other locks", check, others), func(b *testing.B) {
-				for b.Loop() {
-					batch := &pgx.Batch{}
-					batch.Queue("SELECT 1")
-					if check {
-						s.QueueCheck(batch)
-					}
-					if err := tx.SendBatch(b.Context(), batch).Close(); err != nil {
-						b.Fatal(err)
-					}
-				}
-			})
-		}
-		b.Run(fmt.Sprintf("look, %d other locks", others), func(b *testing.B) {
-			for b.Loop() {
-				if _, err := Holders(b.Context(), tx, g); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-		if err := tx.Rollback(b.Context()); err != nil {
-			b.Fatal(err)
 		}
 	}
 }

@@ -242,7 +242,7 @@ func (w *troupe) batch(s *Session, c Claim, p plan) error {
 	defer cancel()
 	tx, err := s.Conn().Begin(ctx)
 	if err != nil {
-		return s.failed("beginning", err)
+		return s.Failed("beginning", err)
 	}
 	statements := []string{
 		fmt.Sprintf("SELECT id FROM t WHERE MOD(id, %d) IN (%d, %d) FOR UPDATE NOWAIT", c.Slots, c.Ordinal, c.Ordinal-c.Slots),
@@ -258,7 +258,7 @@ func (w *troupe) batch(s *Session, c Claim, p plan) error {
 	}
 	for _, sql := range statements {
 		if _, err := tx.Exec(ctx, sql); err != nil {
-			return s.failed("working", err)
+			return s.Failed("working", err)
 		}
 	}
 	if fault == 1 {
@@ -271,7 +271,7 @@ func (w *troupe) batch(s *Session, c Claim, p plan) error {
 		return errors.New("the user's pg_advisory_unlock_all() was not noticed")
 	}
 	if err := tx.Commit(ctx); err != nil {
-		return s.failed("committing", err)
+		return s.Failed("committing", err)
 	}
 	w.batches.add()
 	return nil

@@ -61,6 +61,9 @@ var explainable = regexp.MustCompile(`(?i)^(select|insert|update|delete|merge|wi
 func Statement(ctx context.Context, conn *pgx.Conn, t Table, statement string) (*v1alpha1.Problem, error) {
 	const what = "process.sql.statement"
 	command := skipComments(statement)
+	if command == "" {
+		return problem(v1alpha1.ReasonInvalidSQL, "%s is empty", what), nil
+	}
 	if word := transaction.FindString(command); word != "" {
 		return problem(v1alpha1.ReasonInvalidSQL, "%s: %s does not work here, since the statement runs inside the worker's own transaction with the keys as $1", what, strings.ToUpper(word)), nil
 	}
@@ -74,6 +77,10 @@ func Statement(ctx context.Context, conn *pgx.Conn, t Table, statement string) (
 	}
 	if n := len(d.ParamOIDs); n != 1 {
 		return problem(v1alpha1.ReasonInvalidSQL, "%s uses parameters up to $%d: there is only $1, the array of keys", what, n), nil
+	}
+	// A declared parameter counts even if it is not used, a $1 inside a text or comment for example.
+	if d, err := describeSQL(ctx, conn, statement, nil); err == nil && len(d.ParamOIDs) == 0 {
+		return problem(v1alpha1.ReasonInvalidSQL, "%s does not use $1, so each batch would process all rows", what), nil
 	}
 	if !explainable.MatchString(command) {
 		return nil, nil

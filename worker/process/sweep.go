@@ -11,7 +11,7 @@ import (
 // many each time that this takes too long as well.
 const (
 	firstWindow = 200_000
-	leastWindow = 1_000
+	leastWindow = 10
 )
 
 // sweep is where the slot is being read: upward from the lowest key, again and again.
