@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 			return err
 		}
 		defer func() { _ = api.Stop() }()
-		code = m.Run()
+		code = postgres.Run(m)
 		return nil
 	}()
 	if err != nil {

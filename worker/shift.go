@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// lookEvery is how often a worker looks at the group's locks: for a newer plan, and for an empty coordinator's seat.
-	lookEvery = time.Second
+	// pollEvery is how often a worker with nothing to do looks around, and how often it may send a heartbeat.
+	pollEvery = time.Second
 	// beatEvery is how often a worker with no news says that it is there.
 	beatEvery = 5 * time.Second
 	// problemRetry is the pause before a failed check of the table is repeated, if the plan does not change before.
@@ -244,7 +244,7 @@ func (s *shift) rest(ctx context.Context, claim fence.Claim, changed <-chan stru
 			return nil
 		case <-changed:
 			return nil
-		case <-time.After(min(lookEvery, time.Until(until))):
+		case <-time.After(min(pollEvery, time.Until(until))):
 		}
 	}
 	return nil
@@ -252,7 +252,7 @@ func (s *shift) rest(ctx context.Context, claim fence.Claim, changed <-chan stru
 
 // look looks at the group's locks, if it is time to, and says whether a newer plan is there.
 func (s *shift) look(ctx context.Context, claim fence.Claim) (newer bool, err error) {
-	if time.Since(s.lookedAt) < lookEvery {
+	if time.Since(s.lookedAt) < fence.LookInterval(claim.Slots) {
 		return false, nil
 	}
 	s.lookedAt = time.Now()
@@ -295,7 +295,7 @@ func (s *shift) followLocks(newer *fence.SupersededError) {
 // beat sends a heartbeat if there is news, at most one a second, and else every few seconds.
 func (s *shift) beat(ctx context.Context, now bool) error {
 	since := time.Since(s.beatAt)
-	if !s.joined() || (!now && since < lookEvery) {
+	if !s.joined() || (!now && since < pollEvery) {
 		return nil
 	}
 	b, news := s.state.take(now || since >= beatEvery)

@@ -52,7 +52,7 @@ func (s *shift) work(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim)
 		if err := s.beat(ctx, false); err != nil {
 			return err
 		}
-		if pause := min(time.Until(due), lookEvery); pause > 0 {
+		if pause := min(time.Until(due), pollEvery); pause > 0 {
 			s.idle(ctx, changed, pause)
 			continue
 		}

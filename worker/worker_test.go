@@ -14,6 +14,7 @@ import (
 )
 
 func TestBackfillCompletes(t *testing.T) {
+	t.Parallel()
 	j := newJob(t, nil, 5000, plain)
 	j.publish(3)
 	j.start(0, 1, 2)
@@ -34,6 +35,7 @@ func TestBackfillCompletes(t *testing.T) {
 }
 
 func TestC03RepartitionInMidRun(t *testing.T) {
+	t.Parallel()
 	j := newJob(t, nil, 12000, slow)
 	j.publish(2)
 	j.start(0, 1, 2, 3, 4)
@@ -54,6 +56,7 @@ func TestC03RepartitionInMidRun(t *testing.T) {
 }
 
 func TestC04FlappingPlans(t *testing.T) {
+	t.Parallel()
 	j := newJob(t, nil, 6000, slow)
 	j.publish(2)
 	j.start(0, 1, 2, 3, 4)
@@ -69,6 +72,7 @@ func TestC04FlappingPlans(t *testing.T) {
 }
 
 func TestKilledWorkerComesBack(t *testing.T) {
+	t.Parallel()
 	j := newJob(t, nil, 8000, slow)
 	j.publish(3)
 	j.start(0, 1, 2)
@@ -86,6 +90,7 @@ func TestKilledWorkerComesBack(t *testing.T) {
 
 // A stopped process cannot hold up a re-partition for longer than the hand-over time, and commits nothing later.
 func TestC13StoppedWorkerIsEnded(t *testing.T) {
+	t.Parallel()
 	j := newJob(t, nil, 8000, slow)
 	j.plan.HandoverSeconds, j.plan.Batch.TimeoutSeconds = 3, 2
 	j.publish(2)
@@ -109,6 +114,7 @@ func TestC13StoppedWorkerIsEnded(t *testing.T) {
 }
 
 func TestA02ServerRestartsInMidRun(t *testing.T) {
+	t.Parallel()
 	server, err := postgres.Start(t.Context(), postgres.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -128,6 +134,7 @@ func TestA02ServerRestartsInMidRun(t *testing.T) {
 }
 
 func TestB09DatabaseDownAtTheStart(t *testing.T) {
+	t.Parallel()
 	server, err := postgres.Start(t.Context(), postgres.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -155,6 +162,7 @@ func TestB09DatabaseDownAtTheStart(t *testing.T) {
 }
 
 func TestCoordinatorFailsOver(t *testing.T) {
+	t.Parallel()
 	j := newJob(t, nil, 60000, slow)
 	j.publish(3)
 	j.start(0, 1, 2)
@@ -196,6 +204,7 @@ func TestCoordinatorFailsOver(t *testing.T) {
 }
 
 func TestSingleWorkerIsItsOwnCoordinator(t *testing.T) {
+	t.Parallel()
 	j := newJob(t, nil, 500, plain)
 	j.publish(1)
 	j.start(0)
@@ -206,6 +215,7 @@ func TestSingleWorkerIsItsOwnCoordinator(t *testing.T) {
 }
 
 func TestPlanIsReloadedWithoutLettingGo(t *testing.T) {
+	t.Parallel()
 	j := newJob(t, nil, 20000, slow)
 	j.publish(2)
 	j.start(0, 1)
@@ -232,6 +242,7 @@ func TestPlanIsReloadedWithoutLettingGo(t *testing.T) {
 }
 
 func TestJ02RowsFailing(t *testing.T) {
+	t.Parallel()
 	j := newJob(t, nil, 1000, "UPDATE t SET done = true, v = 1 / (CASE WHEN id IN (57, -31) AND v = 0 THEN 0 ELSE 1 END) WHERE id = ANY($1)")
 	j.publish(2)
 	j.start(0, 1)
@@ -259,6 +270,7 @@ func TestJ02RowsFailing(t *testing.T) {
 // While the API server is away, a worker starts with the plan that is mounted, and follows the newer one that the locks
 // of the others show.
 func TestL11APIServerAway(t *testing.T) {
+	t.Parallel()
 	j := newJob(t, nil, 10000, slow)
 	j.publish(2)
 	j.start(0, 1)
@@ -291,6 +303,7 @@ func TestL11APIServerAway(t *testing.T) {
 }
 
 func TestSIGTERMFinishesTheBatch(t *testing.T) {
+	t.Parallel()
 	j := newJob(t, nil, 2000, "UPDATE t SET done = true FROM (SELECT pg_sleep(1)) s WHERE id = ANY($1)")
 	j.publish(1)
 	j.start(0)
@@ -310,12 +323,14 @@ func TestSIGTERMFinishesTheBatch(t *testing.T) {
 
 // The user's SQL runs on the session that holds the locks, and must not be able to commit without them.
 func TestStatementThatDropsTheLocksCommitsNothing(t *testing.T) {
+	t.Parallel()
 	statements := map[string]string{
 		"at once":               "UPDATE t SET done = true FROM (SELECT pg_advisory_unlock_all()) s WHERE id = ANY($1)",
 		"in a deferred trigger": plain,
 	}
 	for name, statement := range statements {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			j := newJob(t, nil, 300, statement)
 			j.exec("CREATE FUNCTION drop_locks() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_unlock_all(); RETURN NULL; END'")
 			if statement == plain {
@@ -335,6 +350,7 @@ func TestStatementThatDropsTheLocksCommitsNothing(t *testing.T) {
 }
 
 func TestProblemsAreReported(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		change func(*job)
 		want   string
@@ -355,6 +371,7 @@ func TestProblemsAreReported(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			j := newJob(t, nil, 10, plain)
 			tt.change(j)
 			j.publish(2)
@@ -381,12 +398,14 @@ func TestProblemsAreReported(t *testing.T) {
 }
 
 func TestA06ConflictingJobs(t *testing.T) {
+	t.Parallel()
 	tests := map[string]func(first, second *job){
 		"two groups on one table": func(*job, *job) {},
 		"two jobs of one group":   func(first, second *job) { second.plan.Group = first.plan.Group },
 	}
 	for name, change := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			first := newJob(t, nil, 3000, slow)
 			first.publish(2)
 			first.start(0, 1)
@@ -415,6 +434,7 @@ func TestA06ConflictingJobs(t *testing.T) {
 
 // The application may hold any advisory locks of its own.
 func TestA06StrangersLocks(t *testing.T) {
+	t.Parallel()
 	j := newJob(t, nil, 500, plain)
 	j.exec("SELECT pg_advisory_lock(k), pg_advisory_lock(k, k) FROM generate_series(0, 50) k")
 	j.publish(2)
@@ -423,6 +443,7 @@ func TestA06StrangersLocks(t *testing.T) {
 }
 
 func TestC08ZeroAndBack(t *testing.T) {
+	t.Parallel()
 	j := newJob(t, nil, 4000, slow)
 	j.publish(2)
 	j.start(0, 1)
