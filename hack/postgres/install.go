@@ -59,8 +59,8 @@ func findServer(ctx context.Context) (string, bool) {
 		candidates = nil
 	}
 	if path, err := exec.LookPath("initdb"); err == nil {
-		if real, err := filepath.EvalSymlinks(path); err == nil {
-			candidates = append(candidates, filepath.Dir(real))
+		if program, err := filepath.EvalSymlinks(path); err == nil {
+			candidates = append(candidates, filepath.Dir(program))
 		}
 	}
 	best, bestMajor := "", OldestVersion-1
