@@ -96,6 +96,8 @@ const (
 	ReasonRowsFailing = "RowsFailing"
 	// ReasonForeignLock: a session that is not a worker holds a lock that a worker needs.
 	ReasonForeignLock = "ForeignLock"
+	// ReasonLocksLost: a session's locks were gone before it could commit, as when the statement unlocks them itself.
+	ReasonLocksLost = "LocksLost"
 	// ReasonEpochExhausted: the epoch cannot grow further.
 	ReasonEpochExhausted = "EpochExhausted"
 )

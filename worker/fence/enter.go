@@ -15,7 +15,7 @@ import (
 // as it has to wait, outside any transaction, and tells onWait, which may be nil, at the start of each wait and about
 // once a second. It fails with a *SupersededError where a newer plan is seen, with ctx's error, with ErrSessionLost, or with
 // another error of the server. After a failure the session holds at most what Join took. On a new plan cancel ctx, and
-// enter again; while working, call Leave before that.
+// enter again; it may still return nil if the slot was taken just then. While working, call Leave first.
 //
 // The order of the steps is the proof that no two sessions ever work rows in common:
 //
@@ -57,7 +57,7 @@ func (s *Session) Leave(ctx context.Context) error {
 
 // abandon is Leave after a failure: the context may be over, and a session that is lost has left already.
 func (s *Session) abandon(ctx context.Context) error {
-	if s.Lost() != nil {
+	if s.gone() != nil {
 		return nil
 	}
 	return s.Leave(context.WithoutCancel(ctx))
@@ -94,6 +94,7 @@ type entry struct {
 	epoch, slot Key
 	onWait      func(Waiting)
 	told        time.Time              // when onWait was last called
+	reason      Reason                 // and what for
 	waits       map[sighting]bool      // the older sessions of the first look that are still there
 	since       time.Time              // when the entry began
 	ended       map[sighting]time.Time // when a session was last told to end
@@ -105,7 +106,7 @@ func (s *Session) newEntry(c Claim, onWait func(Waiting)) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Lost(); err != nil {
+	if err := s.gone(); err != nil {
 		return nil, err
 	}
 	if c.Ordinal < 0 || c.Ordinal >= c.Slots {

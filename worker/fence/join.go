@@ -50,7 +50,7 @@ func (j joined) keys() []Key {
 func (s *Session) Join(ctx context.Context, c Claim) error {
 	want := c.joined()
 	if s.joined != nil && *s.joined == want {
-		return s.Lost()
+		return s.gone()
 	}
 	if err := s.Leave(ctx); err != nil {
 		return err

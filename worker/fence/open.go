@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -39,6 +40,9 @@ func Open(ctx context.Context, config *pgx.ConnConfig, options Options) (*Sessio
 		settings: settings,
 		held:     map[Key]Mode{},
 		clocks:   map[sighting]time.Time{},
+	}
+	if major(conn.PgConn().ParameterStatus("server_version")) >= 17 {
+		settings["transaction_timeout"] = "0" // would end the session, where statement_timeout ends the statement
 	}
 	if err := s.prepare(ctx, config); err != nil {
 		_ = s.Close(ctx)
@@ -89,7 +93,6 @@ func sessionSettings(o Options) map[string]string {
 		"client_connection_check_interval":    "5000",
 		"idle_session_timeout":                "60000",
 		"idle_in_transaction_session_timeout": "30000",
-		"transaction_timeout":                 "0", // since 17; it ends the session, where statement_timeout ends the statement
 		"statement_timeout":                   milliseconds(o.StatementTimeout, 30*time.Second),
 		"lock_timeout":                        milliseconds(o.LockTimeout, 10*time.Second),
 		"default_transaction_isolation":       "read committed", // others would read rows as of before the locks
@@ -98,19 +101,24 @@ func sessionSettings(o Options) map[string]string {
 	}
 }
 
+// major is the number that a server version begins with, 0 if there is none.
+func major(version string) int {
+	digits := version[:len(version)-len(strings.TrimLeft(version, "0123456789"))]
+	n, err := strconv.Atoi(digits)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
 // platform settings may be refused where the server's system lacks the call; they are then left out.
 var platform = map[string]bool{
 	"tcp_keepalives_idle": true, "tcp_keepalives_interval": true, "tcp_keepalives_count": true,
 	"tcp_user_timeout": true, "client_connection_check_interval": true,
 }
 
-const applyQuery = `
-	SELECT set_config(p.name, w.value, false)
-	  FROM unnest($1::text[], $2::text[]) AS w(name, value)
-	  JOIN pg_settings p ON lower(p.name) = lower(w.name)`
-
-// applySettings makes the session's settings in one statement; a setting that this server's version does not have is
-// passed over. It is repeated before each entry, because the user's SQL may have changed them.
+// applySettings makes the session's settings in one statement, or one by one where a platform refuses some. It is
+// repeated before each entry, because the user's SQL may have changed them.
 func (s *Session) applySettings(ctx context.Context) error {
 	err := s.set(ctx, s.settings)
 	var refused *pgconn.PgError
@@ -137,7 +145,8 @@ func (s *Session) set(ctx context.Context, settings map[string]string) error {
 		values[i] = settings[name]
 	}
 	return s.call(ctx, "making the session's settings", func(ctx context.Context) error {
-		_, err := s.conn.Exec(ctx, applyQuery, pgx.QueryExecModeExec, names, values)
+		_, err := s.conn.Exec(ctx, "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS setting(name, value)",
+			pgx.QueryExecModeExec, names, values)
 		return err
 	})
 }

@@ -83,7 +83,7 @@ func (s *Session) Ping(ctx context.Context) error {
 
 // call runs one exchange with the server within its time.
 func (s *Session) call(ctx context.Context, doing string, f func(context.Context) error) error {
-	if err := s.Lost(); err != nil {
+	if err := s.gone(); err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	if err := ctx.Err(); err != nil {
@@ -95,11 +95,20 @@ func (s *Session) call(ctx context.Context, doing string, f func(context.Context
 	}
 	bounded, cancel := context.WithDeadline(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	return s.failed(doing, f(bounded))
+	return s.Failed(doing, f(bounded))
 }
 
-// failed makes the error of a call, and notes the loss of the session if that is what it was.
-func (s *Session) failed(doing string, err error) error {
+// gone is Lost for the goroutine that uses the session: it notices a connection that broke under other work.
+func (s *Session) gone() error {
+	if err := s.Lost(); err != nil || !s.conn.IsClosed() {
+		return err
+	}
+	return s.lose(errors.New("the connection broke"))
+}
+
+// Failed makes the error of work on Conn: it says what was being done, and notes and wraps ErrSessionLost if the
+// connection is gone.
+func (s *Session) Failed(doing string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -178,7 +187,7 @@ func (s *Session) unlock(ctx context.Context, keys ...Key) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	if err := s.Lost(); err != nil {
+	if err := s.gone(); err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	for _, key := range keys {

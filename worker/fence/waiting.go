@@ -33,12 +33,12 @@ type Waiting struct {
 	For time.Duration
 }
 
-// tell calls onWait, at most once a second.
+// tell calls onWait, for one reason at most once a second.
 func (e *entry) tell(now time.Time, reason Reason, message string, holders []Holder) {
-	if now.Sub(e.told) < messagesEvery {
+	if reason == e.reason && now.Sub(e.told) < messagesEvery {
 		return
 	}
-	e.told = now
+	e.told, e.reason = now, reason
 	e.onWait(Waiting{Reason: reason, Message: message, Holders: holders, For: now.Sub(e.since)})
 }
 

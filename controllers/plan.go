@@ -1,0 +1,242 @@
+package controllers
+
+import (
+	"time"
+
+	"shardedjob.dev/api/v1alpha1"
+)
+
+// Patience bounds the two waits of a re-partition: for another new pod to become ready before the switch, and for all
+// slots to be held before surplus pods are stopped.
+const Patience = 120 * time.Second
+
+// Step is the one thing to do next.
+type Step interface{ step() }
+
+type (
+	// Record writes the status, where the target of a re-partition or the completion is not written down yet, before
+	// anything is done about it.
+	Record struct{}
+	// ApplyChildren makes the workers' account, role, binding and report as they should be.
+	ApplyChildren struct{}
+	// WritePlan publishes the newest spec under the given partition.
+	WritePlan struct {
+		Epoch int64
+		Slots int32
+	}
+	// ApplySet makes the StatefulSet as it should be, with the given number of pods.
+	ApplySet struct{ Replicas int32 }
+	// DeletePods deletes pods of an old template that never became ready, so that new ones take their place.
+	DeletePods struct{ Pods []PodView }
+	// DeleteJob deletes the complete job, whose time to live is over.
+	DeleteJob struct{}
+	// Wait does nothing until something changes or the given time has passed; 0 is for ever.
+	Wait struct{ For time.Duration }
+)
+
+func (Record) step()        {}
+func (ApplyChildren) step() {}
+func (WritePlan) step()     {}
+func (ApplySet) step()      {}
+func (DeletePods) step()    {}
+func (DeleteJob) step()     {}
+func (Wait) step()          {}
+
+const (
+	// pollForeign is how often to look whether a foreign object is gone: nobody tells us.
+	pollForeign = 30 * time.Second
+	// pollPredecessor is how often to look whether leftovers are gone, beside being told.
+	pollPredecessor = 5 * time.Second
+	// pollPodRefusal is how often to look for the reason of missing pods: it exists as an event alone.
+	pollPodRefusal = 10 * time.Second
+)
+
+// Next is the next step towards the wish. The rules, for n slots wanted and a plan of m slots under epoch e:
+//
+//	no plan, or m = 0 < n    publish (e+1, n): nobody is working who could be disturbed
+//	m < n                    more pods first; publish (e+1, n) once they are ready or Patience is over
+//	m > n                    publish (e+1, n) at once; stop surplus pods once all n slots are held
+//	m = n                    keep plan and StatefulSet as they should be
+//
+// The wish is always the newest: a change in the middle of a re-partition starts again from the table above.
+func Next(o Observation) Step {
+	switch {
+	case o.Job.Deleting:
+		return Wait{} // the garbage collector takes the children
+	case len(o.Foreign) > 0:
+		return Wait{For: pollForeign}
+	case len(o.Predecessors) > 0:
+		return Wait{For: pollPredecessor}
+	case o.Complete():
+		return finish(o)
+	case o.ChildrenDrifted:
+		return ApplyChildren{}
+	}
+	if step := nextPlan(o); step != nil {
+		return step
+	}
+	if want := wantedReplicas(o); !o.Set.Exists || o.Set.Drifted || o.Set.Replicas != want {
+		return ApplySet{Replicas: want}
+	}
+	if stuck := stuckPods(o); len(stuck) > 0 {
+		return DeletePods{Pods: stuck}
+	}
+	if wait := waits(o); wait > 0 {
+		return Wait{For: wait}
+	}
+	return Wait{}
+}
+
+// finish lets the pods of a complete job go, and the job itself when its time is over. The plan stays: it says what was
+// done.
+func finish(o Observation) Step {
+	if o.Status.CompletionTime == nil {
+		return Record{}
+	}
+	if o.Set.Exists && o.Set.Replicas > 0 {
+		return ApplySet{Replicas: 0}
+	}
+	if o.Job.TTL == nil {
+		return Wait{}
+	}
+	left := o.Status.CompletionTime.Add(*o.Job.TTL).Sub(o.Now)
+	if left <= 0 {
+		return DeleteJob{}
+	}
+	return Wait{For: left}
+}
+
+// nextPlan is the next step about the plan, or nil.
+func nextPlan(o Observation) Step {
+	n, epoch := o.Job.Wanted, o.HighestEpoch()+1
+	canPublish := epoch <= v1alpha1.MaxEpoch
+	if o.Plan == nil {
+		if !canPublish {
+			return Wait{}
+		}
+		return WritePlan{Epoch: epoch, Slots: n}
+	}
+	m := o.Plan.Slots
+	if !targetRecorded(o) {
+		return Record{}
+	}
+	if canPublish {
+		switch {
+		case o.Plan.Epoch < o.HighestEpoch():
+			// The plan was lost and restored from an older one: workers refuse an epoch that went back.
+			return WritePlan{Epoch: epoch, Slots: min(m, n)}
+		case m > n, m == 0 && n > 0, m < n && readyToGrow(o):
+			return WritePlan{Epoch: epoch, Slots: n}
+		}
+	}
+	if o.PlanStale || m == n && o.Plan.Generation != o.Job.Generation {
+		return WritePlan{Epoch: o.Plan.Epoch, Slots: m}
+	}
+	return nil
+}
+
+// targetRecorded says whether the status holds the present target of a re-partition, if there is one.
+func targetRecorded(o Observation) bool {
+	if r := o.Status.Repartition; r != nil {
+		return r.To == o.Job.Wanted
+	}
+	return o.Plan.Slots == o.Job.Wanted
+}
+
+// readyToGrow says whether the new pods are there, or no more of them can be expected.
+func readyToGrow(o Observation) bool {
+	n := o.Job.Wanted
+	if missingConnections(o) > 0 || !o.Set.Exists || o.Set.Replicas < n {
+		return false
+	}
+	return o.readyBelow(n) == n || !o.Now.Before(growDeadline(o))
+}
+
+// growDeadline is when the switch goes on without the pods that are not ready.
+func growDeadline(o Observation) time.Time {
+	var last time.Time
+	if r := o.Status.Repartition; r != nil {
+		last = r.StartTime.Time
+	}
+	for _, p := range o.Pods {
+		if p.Ordinal < o.Job.Wanted && p.ReadySince.After(last) {
+			last = p.ReadySince
+		}
+	}
+	return last.Add(Patience)
+}
+
+// missingConnections is how many connections the database lacks for the pods that growth would add. Only a report that
+// speaks of now can hold growth back.
+func missingConnections(o Observation) int32 {
+	if o.Plan == nil || o.Plan.Slots == 0 || o.Plan.Slots >= o.Job.Wanted || !o.ReportLive() || o.Report.Connections == nil {
+		return 0
+	}
+	return max(0, o.Job.Wanted-o.have()-o.Report.Connections.Free)
+}
+
+// wantedReplicas is how many pods the StatefulSet is to have now. It never gets fewer than the plan needs, nor fewer
+// than it has while a surplus pod may still hold a slot.
+func wantedReplicas(o Observation) int32 {
+	need := o.Job.Wanted
+	if o.Plan != nil {
+		need = o.Plan.Slots
+		if need < o.Job.Wanted && missingConnections(o) == 0 && o.HighestEpoch() < v1alpha1.MaxEpoch {
+			need = o.Job.Wanted
+		}
+	}
+	if have := o.have(); have > need && !mayStop(o, need) {
+		return have
+	}
+	return need
+}
+
+// mayStop says whether pods with ordinal n and higher may go: every slot is held under the present plan, which has n
+// slots or fewer; or none of them was ever ready; or waiting was long enough. A pause waits for nobody.
+func mayStop(o Observation, n int32) bool {
+	if o.Plan == nil {
+		return false
+	}
+	if o.Plan.Slots == 0 || o.AllHeld() || !o.Now.Before(o.Published.Add(Patience)) {
+		return true
+	}
+	for _, p := range o.surplus(n) {
+		if p.EverReady {
+			return false
+		}
+	}
+	return true
+}
+
+// stuckPods are pods of an old template that never became ready. The StatefulSet controller replaces pods one after the
+// other, and in some versions waits for ever for such a one.
+func stuckPods(o Observation) []PodView {
+	var stuck []PodView
+	for _, p := range o.Pods {
+		if !p.Current && !p.EverReady && !p.Deleting {
+			stuck = append(stuck, p)
+		}
+	}
+	return stuck
+}
+
+// waits is how long until time alone changes the plan or something has to be looked at that nobody tells of; 0 if
+// never.
+func waits(o Observation) time.Duration {
+	var wait time.Duration
+	sooner := func(d time.Duration) {
+		if d > 0 && (wait == 0 || d < wait) {
+			wait = d
+		}
+	}
+	if o.Plan != nil && o.Plan.Slots < o.Job.Wanted {
+		sooner(growDeadline(o).Sub(o.Now))
+	}
+	if o.Plan != nil && o.Set.Replicas > o.Job.Wanted {
+		sooner(o.Published.Add(Patience).Sub(o.Now))
+	}
+	if int32(len(o.Pods)) < o.Set.Replicas {
+		sooner(pollPodRefusal)
+	}
+	return wait
+}

@@ -1,0 +1,266 @@
+// Package coordinator chooses one worker to speak for all of them, and is what that worker then does.
+//
+// There are two seats, each an advisory lock of the group: the coordinator's and its deputy's. A worker that sees an
+// empty seat opens a second session and tries for it, so that the choice ends at the first try that succeeds, is unique
+// because the lock is, and can be seen by everybody in pg_locks. The deputy polls the coordinator's lock, which is why a
+// successor is there within a second even when all other workers are in the middle of long batches. The sessions of the
+// two are the only ones beside the one that each worker works on.
+//
+// The coordinator listens to the workers' heartbeats, looks at who holds which lock, and writes the report. The locks are
+// the facts; heartbeats only add what locks cannot show.
+//
+// After "Primary node election in distributed computing": any number of nodes, termination, uniqueness, agreement. Its
+// weakness, up to twice the lease until a new node is chosen, is not there, since a lock ends with its session.
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"k8s.io/apimachinery/pkg/types"
+
+	"shardedjob.dev/api/v1alpha1"
+	"shardedjob.dev/worker/fence"
+	"shardedjob.dev/worker/heartbeat"
+	"shardedjob.dev/worker/planfeed"
+)
+
+// Role is a worker's part in the coordination.
+type Role string
+
+// The roles.
+const (
+	RoleNone        Role = "none"
+	RoleDeputy      Role = "deputy"
+	RoleCoordinator Role = "coordinator"
+)
+
+// The seats, as values of the coordinator lock.
+const (
+	seatCoordinator = 0
+	seatDeputy      = 1
+)
+
+const (
+	// deputyPoll is how often the deputy tries the coordinator's lock.
+	deputyPoll = 500 * time.Millisecond
+	// tick is how often the coordinator looks at the locks. Heartbeats arrive with the answer.
+	tick = time.Second
+	// retryPause follows a failure, so that a server in trouble is left alone.
+	retryPause = time.Second
+	// tryJitter spreads the workers that have all seen the same empty seat.
+	tryJitter = 300 * time.Millisecond
+)
+
+// Table answers what only the table knows. A nil Table means that it is not known yet.
+type Table interface {
+	// AnyPending says whether any row in scope is pending, over all slots.
+	AnyPending(ctx context.Context, s *fence.Session) (bool, error)
+	// CountPending counts or, where that takes too long, estimates the rows that are pending.
+	CountPending(ctx context.Context, s *fence.Session) (int64, error)
+}
+
+// Store keeps the report where the operator finds it.
+type Store interface {
+	// Load returns what a predecessor left: its report and its counters, as it saved them.
+	Load(ctx context.Context) (map[string]string, error)
+	// Save writes the keys given and leaves others alone.
+	Save(ctx context.Context, data map[string]string) error
+}
+
+// Config is what a candidate needs.
+type Config struct {
+	// Job is the ShardedJob's name, UID its UID, Pod the name of this worker's pod.
+	Job string
+	UID types.UID
+	Pod string
+	// Group is the consumer group.
+	Group fence.Group
+	// Connect opens a session for the seat; notifications that arrive on it are handed to the function.
+	Connect func(ctx context.Context, notify func(*pgconn.Notification)) (*fence.Session, error)
+	// Table returns the table, nil while it is not known.
+	Table func() Table
+	// Feed holds the plan.
+	Feed *planfeed.Feed
+	// Store keeps the report.
+	Store Store
+	Log   *slog.Logger
+}
+
+// Candidate is a worker's side of the election. Only Run, Vacancy and Role may be called, from any goroutine.
+type Candidate struct {
+	Config
+	vacant chan struct{}
+
+	mu   sync.Mutex
+	role Role
+}
+
+// NewCandidate makes a candidate; Run lets it stand.
+func NewCandidate(cfg Config) *Candidate {
+	return &Candidate{Config: cfg, vacant: make(chan struct{}, 1), role: RoleNone}
+}
+
+// Role is the worker's part right now.
+func (c *Candidate) Role() Role {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.role
+}
+
+func (c *Candidate) setRole(r Role) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.role = r
+}
+
+// Vacancy tells the candidate that a seat is empty. It never blocks.
+func (c *Candidate) Vacancy() {
+	select {
+	case c.vacant <- struct{}{}:
+	default:
+	}
+}
+
+// Vacant says whether one of the two seats is empty among the group's locks, and who is the coordinator, if known.
+func Vacant(holders []fence.Holder) (vacant bool, coordinator *fence.Holder) {
+	taken := 0
+	for i, h := range holders {
+		if h.Kind() != fence.KindCoordinator {
+			continue
+		}
+		taken++
+		if h.Value() == seatCoordinator {
+			coordinator = &holders[i]
+		}
+	}
+	return taken < 2, coordinator
+}
+
+// Run stands for the seats, and serves in the one it gets, until the context ends.
+func (c *Candidate) Run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.vacant:
+		}
+		if !pause(ctx, rand.N(tryJitter)) {
+			return
+		}
+		if err := c.stand(ctx); err != nil && ctx.Err() == nil {
+			c.Log.Warn("Coordination interrupted", "error", err)
+			if !pause(ctx, retryPause) {
+				return
+			}
+		}
+	}
+}
+
+// stand tries both seats once and serves in what it gets until the session or the context ends.
+func (c *Candidate) stand(ctx context.Context) error {
+	beats := newInbox()
+	session, err := c.Connect(ctx, beats.receive)
+	if err != nil {
+		return fmt.Errorf("open the coordinator's session: %w", err)
+	}
+	defer c.setRole(RoleNone)
+	defer session.Close(ctx)
+
+	got, err := session.TryLock(ctx, fence.CoordinatorKey(c.Group, seatCoordinator), fence.Exclusive)
+	if err != nil {
+		return err
+	}
+	if !got {
+		if got, err = c.waitAsDeputy(ctx, session); err != nil || !got {
+			return err
+		}
+	}
+	c.setRole(RoleCoordinator)
+	c.Log.Info("Became coordinator")
+	return c.serve(ctx, session, beats)
+}
+
+// waitAsDeputy takes the deputy's seat and waits in it for the coordinator's.
+func (c *Candidate) waitAsDeputy(ctx context.Context, session *fence.Session) (bool, error) {
+	deputy := fence.CoordinatorKey(c.Group, seatDeputy)
+	if got, err := session.TryLock(ctx, deputy, fence.Exclusive); err != nil || !got {
+		return false, err
+	}
+	c.setRole(RoleDeputy)
+	for pause(ctx, deputyPoll/2+rand.N(deputyPoll)) {
+		got, err := session.TryLock(ctx, fence.CoordinatorKey(c.Group, seatCoordinator), fence.Exclusive)
+		if err != nil {
+			return false, err
+		}
+		if got {
+			return true, session.Unlock(ctx, deputy)
+		}
+	}
+	return false, nil
+}
+
+// serve writes the report until the session or the context ends.
+func (c *Candidate) serve(ctx context.Context, session *fence.Session, beats *inbox) error {
+	channel := heartbeat.Channel(c.Group.Hash())
+	if _, err := session.Conn().Exec(ctx, "LISTEN "+channel); err != nil {
+		return fmt.Errorf("listen for heartbeats: %w", err)
+	}
+	desk := &desk{Candidate: c, session: session, beats: beats}
+	for {
+		if err := desk.tick(ctx); err != nil {
+			return err
+		}
+		if !pause(ctx, tick) {
+			// A last word, so that what has been counted is not lost.
+			return desk.leave(ctx)
+		}
+	}
+}
+
+// inbox keeps the newest beat of each worker.
+type inbox struct {
+	beats map[int32]heard
+	fresh []heartbeat.Beat
+}
+
+func newInbox() *inbox { return &inbox{beats: map[int32]heard{}} }
+
+// receive is called by the connection while it waits for an answer, so on the coordinator's own goroutine.
+func (i *inbox) receive(n *pgconn.Notification) {
+	b, err := heartbeat.Decode(n.Payload)
+	if err != nil {
+		return
+	}
+	i.beats[b.Ordinal] = heard{Beat: b, at: time.Now()}
+	i.fresh = append(i.fresh, b)
+}
+
+// take returns the beats that have come since the last call.
+func (i *inbox) take() []heartbeat.Beat {
+	fresh := i.fresh
+	i.fresh = nil
+	return fresh
+}
+
+// pause waits and says whether the context still lives.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// batchLimit is how long a worker may be silent because of a batch.
+func batchLimit(p v1alpha1.Plan) time.Duration {
+	return time.Duration(p.Batch.TimeoutSeconds) * time.Second
+}

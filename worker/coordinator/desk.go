@@ -1,0 +1,282 @@
+package coordinator
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"shardedjob.dev/api/v1alpha1"
+	"shardedjob.dev/worker/fence"
+)
+
+const (
+	// progressEvery is how often a report is written when only its figures changed.
+	progressEvery = 5 * time.Second
+	// saveTimeout bounds a write to the API server; the next tick tries again.
+	saveTimeout = 5 * time.Second
+	// tickTimeout bounds all statements of a tick but the check of the whole table.
+	tickTimeout = 20 * time.Second
+	// countEvery is how often the pending rows are counted anew. In between, processed rows are subtracted.
+	countEvery = 10 * time.Minute
+	// checkEvery is how often a drained table is checked again when the check found rows.
+	checkEvery = 5 * time.Second
+	// checkTimeout bounds the check that nothing is pending: without a partial index it reads the whole table.
+	checkTimeout = 30 * time.Minute
+	// roomEvery is how often the server's free connections are counted.
+	roomEvery = 15 * time.Second
+)
+
+// desk is the coordinator's work, from the moment it got the seat.
+type desk struct {
+	*Candidate
+	session *fence.Session
+	beats   *inbox
+
+	tally   *tally
+	written *v1alpha1.Report
+	savedAt time.Time
+
+	counted     bool
+	pending     int64 // as last counted
+	countedAt   time.Time
+	atCount     int64 // processed rows when it was counted
+	checkedAt   time.Time
+	connections *v1alpha1.Connections
+	roomAt      time.Time
+}
+
+// tick looks at the world once and writes the report if it has news. An error means that the session is of no use any
+// more. When the worker stops, only the check of the whole table is broken off: the rest is short, and cancelling a
+// statement would end the session before its last word.
+func (d *desk) tick(stop context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(stop), tickTimeout)
+	defer cancel()
+	plan, ok := d.Feed.Current()
+	if !ok || plan.Slots == 0 {
+		return d.session.Ping(ctx)
+	}
+	if d.tally == nil && !d.load(ctx) {
+		return d.session.Ping(ctx)
+	}
+	locks, err := fence.Holders(ctx, d.session.Conn(), d.Group)
+	if err != nil {
+		return err
+	}
+	for _, b := range d.beats.take() {
+		d.tally.add(b.Ordinal, b.Run, b.Processed)
+	}
+	v := view{
+		job: d.Job, plan: plan, now: time.Now(), beats: d.beats.beats, batchLimit: batchLimit(plan),
+		holders: slotHolders(d.Job, d.Group, locks),
+	}
+	report := compose(v)
+	report.Coordinator = d.Pod
+	report.CompleteTime = completion(d.written, report)
+	for _, h := range locks {
+		if h.Kind() == fence.KindEpoch {
+			report.HighestEpoch = max(report.HighestEpoch, h.Epoch())
+		}
+	}
+	if err := d.countRows(ctx, v.now); err != nil {
+		return err
+	}
+	if err := d.countConnections(ctx, v.now); err != nil {
+		return err
+	}
+	report.Connections = d.connections
+	if report.CompleteTime == nil && v.drained(v.slots()) && v.now.Sub(d.checkedAt) >= checkEvery {
+		if report.CompleteTime, err = d.checkComplete(stop); err != nil {
+			return err
+		}
+	}
+	d.figures(&report, v.now)
+	d.save(context.WithoutCancel(stop), report, v.now)
+	return nil
+}
+
+// leave writes what has been counted since the last report.
+func (d *desk) leave(ctx context.Context) error {
+	if d.tally == nil || d.written == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
+	defer cancel()
+	// The other workers' last beats arrive with this answer.
+	if err := d.session.Ping(ctx); err != nil {
+		return err
+	}
+	for _, b := range d.beats.take() {
+		d.tally.add(b.Ordinal, b.Run, b.Processed)
+	}
+	report := *d.written
+	d.figures(&report, time.Now())
+	return d.put(ctx, report)
+}
+
+// load takes over from the predecessor. Without its counters the rows done so far would be forgotten, so nothing is written
+// before that has worked once.
+func (d *desk) load(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	defer cancel()
+	data, err := d.Store.Load(ctx)
+	if err != nil {
+		d.Log.Warn("Cannot read the last report", "error", err)
+		return false
+	}
+	d.tally = decodeTally(d.UID, data[CountersKey])
+	// A report that cannot be used is as good as none: it is written anew.
+	d.written, _, _ = v1alpha1.DecodeReport(d.UID, data)
+	return true
+}
+
+// countRows counts the pending rows now and then.
+func (d *desk) countRows(ctx context.Context, now time.Time) error {
+	table := d.Table()
+	if table == nil || (d.counted && now.Sub(d.countedAt) < countEvery) {
+		return nil
+	}
+	n, err := table.CountPending(ctx, d.session)
+	if err != nil {
+		return fmt.Errorf("count the pending rows: %w", err)
+	}
+	d.counted, d.pending, d.countedAt, d.atCount = true, n, now, d.tally.processed()
+	return nil
+}
+
+// checkComplete makes the check that alone can complete a job, and returns when it found nothing pending.
+func (d *desk) checkComplete(ctx context.Context) (*metav1.Time, error) {
+	table := d.Table()
+	if table == nil {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	pending, err := table.AnyPending(ctx, d.session)
+	if err != nil {
+		return nil, fmt.Errorf("check that nothing is pending: %w", err)
+	}
+	d.checkedAt = time.Now()
+	if pending {
+		return nil, nil
+	}
+	d.Log.Info("Nothing is pending any more")
+	return &metav1.Time{Time: d.checkedAt.Truncate(time.Second)}, nil
+}
+
+// figures fills in progress.
+func (d *desk) figures(r *v1alpha1.Report, now time.Time) {
+	r.Processed = d.tally.processed()
+	r.RowsPerSecond = d.tally.rate(now)
+	if d.counted {
+		remaining := max(d.pending-(r.Processed-d.atCount), 0)
+		if r.CompleteTime != nil {
+			remaining = 0
+		}
+		r.Remaining = &remaining
+	}
+}
+
+// roomQuery counts the connections that the workers' role may still open: the server, the database and the role each have
+// a limit.
+const roomQuery = `
+	SELECT least(server.max, nullif(d.datconnlimit, -1), nullif(r.rolconnlimit, -1)),
+	       least(server.max - server.used, nullif(d.datconnlimit, -1) - in_db.used, nullif(r.rolconnlimit, -1) - by_role.used)
+	  FROM (SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+	               - coalesce(current_setting('reserved_connections', true), '0')::int AS max,
+	               (SELECT count(*)::int FROM pg_stat_activity WHERE backend_type = 'client backend') AS used) server,
+	       (SELECT count(*)::int AS used FROM pg_stat_activity WHERE datname = current_database()) in_db,
+	       (SELECT count(*)::int AS used FROM pg_stat_activity WHERE usename = session_user) by_role,
+	       pg_database d, pg_roles r
+	 WHERE d.datname = current_database() AND r.rolname = session_user`
+
+// countConnections renews the count now and then. Small changes are not news.
+func (d *desk) countConnections(ctx context.Context, now time.Time) error {
+	if now.Sub(d.roomAt) < roomEvery {
+		return nil
+	}
+	d.roomAt = now
+	var c v1alpha1.Connections
+	if err := d.session.Conn().QueryRow(ctx, roomQuery, pgx.QueryExecModeExec).Scan(&c.Limit, &c.Free); err != nil {
+		return fmt.Errorf("count the free connections: %w", err)
+	}
+	c.Free = max(c.Free, 0)
+	if d.connections != nil && d.connections.Limit == c.Limit {
+		if change := d.connections.Free - c.Free; max(change, -change) < max(5, c.Limit/10) {
+			return nil
+		}
+	}
+	d.connections = &c
+	return nil
+}
+
+// save writes the report if it has news: at once if something has changed, every few seconds if only figures have. A
+// failure is not the session's fault; the next tick tries again.
+func (d *desk) save(ctx context.Context, r v1alpha1.Report, now time.Time) {
+	if d.written != nil {
+		if reflect.DeepEqual(r, *d.written) {
+			return
+		}
+		if reflect.DeepEqual(withoutFigures(r), withoutFigures(*d.written)) && now.Sub(d.savedAt) < progressEvery {
+			return
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	defer cancel()
+	if err := d.put(ctx, r); err != nil {
+		d.Log.Warn("Cannot write the report", "error", err)
+		return
+	}
+	d.written, d.savedAt = &r, now
+}
+
+func (d *desk) put(ctx context.Context, r v1alpha1.Report) error {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode the report: %w", err)
+	}
+	counters, err := d.tally.encode()
+	if err != nil {
+		return err
+	}
+	return d.Store.Save(ctx, map[string]string{v1alpha1.ReportKey: string(raw), CountersKey: counters})
+}
+
+// withoutFigures is what of a report is news at once.
+func withoutFigures(r v1alpha1.Report) v1alpha1.Report {
+	r.Processed, r.Failed, r.Remaining, r.RowsPerSecond = 0, 0, nil, 0
+	slots := make([]v1alpha1.SlotStatus, len(r.SlotStatuses))
+	for i, s := range r.SlotStatuses {
+		// How long something is waited for is part of the message.
+		s.Processed, s.Failed, s.Message = 0, 0, ""
+		slots[i] = s
+	}
+	r.SlotStatuses = slots
+	return r
+}
+
+// slotHolders picks who holds each slot, and under which epoch.
+func slotHolders(job string, group fence.Group, locks []fence.Holder) map[int32]holder {
+	epochs := map[int32]int64{} // by pid
+	for _, h := range locks {
+		if h.Kind() == fence.KindEpoch {
+			epochs[h.PID] = h.Epoch()
+		}
+	}
+	slots := map[int32]holder{}
+	for _, h := range locks {
+		if h.Kind() != fence.KindSlot {
+			continue
+		}
+		who := holder{ordinal: -1, name: h.Who(), epoch: epochs[h.PID]}
+		if h.Ours && h.Identity.GroupHash == group.Hash() {
+			who.ordinal, who.name = h.Identity.Ordinal, v1alpha1.PodName(job, h.Identity.Ordinal)
+		}
+		slots[int32(h.Value())] = who
+	}
+	return slots
+}

@@ -1,0 +1,109 @@
+package coordinator
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// CountersKey is the key of the report ConfigMap in which a coordinator leaves what its successor needs to go on
+// counting. The operator does not read it.
+const CountersKey = "counters.json"
+
+// maxRetired bounds how many ended runs are remembered. A beat of one that comes late must not be counted again.
+const maxRetired = 4096
+
+// rateWindow is over how long the rate is taken.
+const rateWindow = 30 * time.Second
+
+// run is what one start of a worker process has counted so far.
+type run struct {
+	Name      string `json:"r"`
+	Processed int64  `json:"p"`
+}
+
+// tally adds up the rows that workers have processed. Each run of a worker process counts from 0; when a new run shows
+// up for an ordinal, the old one's count is kept and its name retired.
+type tally struct {
+	UID     types.UID     `json:"uid"`
+	Base    int64         `json:"base"`
+	Runs    map[int32]run `json:"runs"`
+	Retired []string      `json:"retired,omitempty"`
+
+	samples []sample
+}
+
+type sample struct {
+	at        time.Time
+	processed int64
+}
+
+func newTally(uid types.UID) *tally {
+	return &tally{UID: uid, Runs: map[int32]run{}}
+}
+
+// decodeTally reads what a predecessor left; anything unusable counts as nothing left.
+func decodeTally(uid types.UID, raw string) *tally {
+	t := newTally(uid)
+	if raw == "" || json.Unmarshal([]byte(raw), t) != nil || t.UID != uid || t.Base < 0 {
+		return newTally(uid)
+	}
+	if t.Runs == nil {
+		t.Runs = map[int32]run{}
+	}
+	return t
+}
+
+func (t *tally) encode() (string, error) {
+	raw, err := json.Marshal(t)
+	if err != nil {
+		return "", fmt.Errorf("encode counters: %w", err)
+	}
+	return string(raw), nil
+}
+
+// add takes in that a run of an ordinal has processed so many rows in all.
+func (t *tally) add(ordinal int32, name string, processed int64) {
+	if slices.Contains(t.Retired, name) {
+		return
+	}
+	now := t.Runs[ordinal]
+	switch {
+	case now.Name == name:
+		processed = max(processed, now.Processed)
+	case now.Name != "":
+		t.Base += now.Processed
+		t.Retired = append(t.Retired, now.Name)
+		if len(t.Retired) > maxRetired {
+			t.Retired = t.Retired[1:]
+		}
+	}
+	t.Runs[ordinal] = run{Name: name, Processed: processed}
+}
+
+// processed is the sum over all runs.
+func (t *tally) processed() int64 {
+	sum := t.Base
+	for _, r := range t.Runs {
+		sum += r.Processed
+	}
+	return sum
+}
+
+// rate is rows per second over the last half minute, or as long as has been watched.
+func (t *tally) rate(now time.Time) int64 {
+	processed := t.processed()
+	t.samples = append(t.samples, sample{at: now, processed: processed})
+	// The newest sample that is at least one window old stays, as the window's start.
+	for len(t.samples) > 2 && now.Sub(t.samples[1].at) >= rateWindow {
+		t.samples = t.samples[1:]
+	}
+	first := t.samples[0]
+	if seconds := now.Sub(first.at).Seconds(); seconds > 0 {
+		return int64(float64(processed-first.processed)/seconds + 0.5)
+	}
+	return 0
+}

@@ -1,0 +1,120 @@
+package model
+
+// pick reads the rows of worker w's next batch under plan p: a fresh statement, pending rows only, in key order.
+func (m *Model) pick(s *State, w int, p Mark) uint16 {
+	rows := m.slotRows[p.slots()][m.Workers[w].Ordinal] &^ s.Done
+	if m.SkipLocked {
+		for i := range 2 * len(m.Workers) {
+			if s.Sessions[i].Txn != NoTxn {
+				rows &^= s.Sessions[i].Rows
+			}
+		}
+	}
+	return lowest(rows, m.BatchRows)
+}
+
+// batch is what worker w does with its slot, and the way out of it.
+func (m *Model) batch(s *State, w int, out []Next) []Next {
+	switch s.Workers[w].Phase {
+	case Working:
+		switch s.Sessions[2*w].Txn {
+		case NoTxn:
+			return m.betweenBatches(s, w, out)
+		case Open:
+			return m.inBatch(s, w, out)
+		}
+	case Leaving:
+		n := *s
+		m.releaseEpoch(&n, w)
+		m.ready(&n, w)
+		return append(out, Next{step(ReleaseEpoch, w, 0), n})
+	}
+	return out
+}
+
+func (m *Model) betweenBatches(s *State, w int, out []Next) []Next {
+	if m.outdated(s, w) {
+		// The slot goes first: a slot without its epoch lock would be one that nobody waits for.
+		n := *s
+		releaseSlot(&n, w)
+		n.Workers[w].Phase = Leaving
+		out = append(out, Next{step(ReleaseSlot, w, 0), n})
+	}
+	if s.Workers[w].Waits != 0 { // only with SlotFirst
+		return out
+	}
+	if rows := m.pick(s, w, s.Workers[w].Obey); rows != 0 {
+		n := *s
+		n.Sessions[2*w].Txn, n.Sessions[2*w].Rows = Open, rows
+		return append(out, Next{step(Begin, w, 0), n})
+	}
+	// An empty batch says nothing about the others: Complete comes from a fresh check of the whole table.
+	if !s.Complete && (s.Done == m.allRows || m.wrong(EmptyIsEnd)) {
+		n := *s
+		n.Complete = true
+		out = append(out, Next{step(SayComplete, w, 0), n})
+	}
+	return out
+}
+
+// inBatch has select and effect behind it. Nobody else can take a lock away from a session, so that the
+// count of own locks and the sending of COMMIT are one step.
+func (m *Model) inBatch(s *State, w int, out []Next) []Next {
+	n := *s
+	x := &n.Sessions[2*w]
+	if (!x.Slot || x.Epoch == 0) && !m.wrong(NoOwnLockCheck) {
+		m.end(&n, 2*w)
+		return append(out, Next{step(RollBack, w, 0), n})
+	}
+	x.Txn = Committing
+	if m.wrong(UnlockBeforeCommit) {
+		releaseSlot(&n, w)
+		x.Epoch = 0
+		m.forget(&n, 2*w)
+	}
+	out = append(out, Next{step(SendCommit, w, 0), n})
+	if m.UserUnlocks && s.Sessions[2*w].Slot {
+		out = m.unlockAll(s, w, out)
+	}
+	return out
+}
+
+// unlockAll is the user's SQL calling pg_advisory_unlock_all().
+func (m *Model) unlockAll(s *State, w int, out []Next) []Next {
+	n := *s
+	x := &n.Sessions[2*w]
+	releaseSlot(&n, w)
+	x.Epoch, x.Claim = 0, NoClaim
+	m.forget(&n, 2*w)
+	return append(out, Next{step(UnlockAll, w, 0), n})
+}
+
+func releaseSlot(s *State, w int) { s.Sessions[2*w].Slot, s.Sessions[2*w].Work = false, 0 }
+
+// server is what PostgreSQL does by itself: a COMMIT that has arrived takes effect, and a session without
+// a client is ended (keepalives, idle timeouts).
+func (m *Model) server(s *State, out []Next) []Next {
+	for i := range 2 * len(m.Workers) {
+		x := &s.Sessions[i]
+		w := i / 2
+		if x.Txn == Committing {
+			n := *s
+			n.Doubled = n.Doubled || s.Done&x.Rows != 0
+			n.Done |= x.Rows
+			n.Sessions[i].Txn, n.Sessions[i].Rows = NoTxn, 0
+			if i == 2*w && m.wrong(UnlockBeforeCommit) {
+				m.ready(&n, w)
+			}
+			out = append(out, Next{Step{Kind: Commit, Who: uint8(i)}, n})
+			if i == 2*w && x.Slot && m.wrong(TriggersAfterCheck) {
+				out = m.unlockAll(s, w, out)
+			}
+		}
+		if x.Live && i != 2*w {
+			n := *s
+			m.end(&n, i)
+			out = append(out, Next{Step{Kind: SessionEnds, Who: uint8(i)}, n})
+		}
+	}
+	return out
+}

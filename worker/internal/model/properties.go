@@ -1,0 +1,106 @@
+package model
+
+import "strings"
+
+// A Property is something that must be true; they can be combined.
+type Property uint8
+
+// Finishes is about paths, the others are about single states.
+const (
+	EffectOnce   Property = 1 << iota // no effect is committed twice
+	NoOverlap                         // no two sessions have open work on one row
+	SlotsApart                        // no two sessions hold slots that share a key
+	OneJob                            // no second job is granted the table while a session of the first lives
+	CompleteTrue                      // Complete is said only when no row is pending
+	Finishes                          // the end can be reached without another fault
+
+	allProperties = EffectOnce | NoOverlap | SlotsApart | OneJob | CompleteTrue | Finishes
+)
+
+func (p Property) String() string {
+	var words []string
+	for i, w := range []string{"effect committed twice", "open work overlaps", "slots overlap", "two jobs at one table", "false Complete",
+		"cannot finish"} {
+		if p&(1<<i) != 0 {
+			words = append(words, w)
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+// broken returns the first state property that s breaks, or zero.
+func (m *Model) broken(s *State) Property {
+	check := func(p Property, bad bool) Property {
+		if bad {
+			return m.Check & p
+		}
+		return 0
+	}
+	if p := check(EffectOnce, s.Doubled); p != 0 {
+		return p
+	}
+	if p := check(CompleteTrue, s.Complete && s.Done != m.allRows); p != 0 {
+		return p
+	}
+	for i := range 2 * len(m.Workers) {
+		a := &s.Sessions[i]
+		if !a.Live {
+			continue
+		}
+		for j := range i {
+			b := &s.Sessions[j]
+			if !b.Live {
+				continue
+			}
+			if p := check(NoOverlap, a.working()&b.working() != 0); p != 0 {
+				return p
+			}
+			if p := check(SlotsApart, a.Slot && b.Slot && m.shareKey(i, j, s)); p != 0 {
+				return p
+			}
+			if p := check(OneJob, a.Claim >= Granted && b.Claim >= Granted && m.Workers[i/2].Job != m.Workers[j/2].Job); p != 0 {
+				return p
+			}
+		}
+	}
+	return 0
+}
+
+// working is the set of rows a session has open work on. A batch that has lost its locks before COMMIT will be rolled back.
+func (x *Session) working() uint16 {
+	if x.Txn == Committing || x.Txn == Open && x.Slot {
+		return x.Rows
+	}
+	return 0
+}
+
+// shareKey says whether any integer at all is in the slots of both sessions: k ≡ l modulo gcd(n, m).
+func (m *Model) shareKey(i, j int, s *State) bool {
+	a, b := s.Sessions[i].Work.slots(), s.Sessions[j].Work.slots()
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return m.Workers[i/2].Ordinal%a == m.Workers[j/2].Ordinal%a
+}
+
+// finished is the end for one of the jobs: newest plan in force, each slot held under it, rows done, Complete said.
+func (m *Model) finished(s *State) bool {
+	if s.Done != m.allRows || !s.Complete {
+		return false
+	}
+	for j, job := range m.Jobs {
+		last := len(job.Plans) - 1
+		want := markOf(job.Plans[last])
+		held := uint8(0)
+		for w, seat := range m.Workers {
+			x := &s.Sessions[2*w]
+			if seat.Job == j && x.Slot && x.Work == want && x.Txn == NoTxn && s.Workers[w].Phase == Working {
+				held++
+			}
+		}
+		if int(s.Published[j]) == last && held == want.slots() {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,120 @@
+package model
+
+import (
+	"fmt"
+	"strings"
+)
+
+// A Kind names a step.
+type Kind uint8
+
+// Steps of the controller, the workers and the server, then the faults.
+const (
+	Publish Kind = iota
+	Hear
+	Connect
+	AskClaim
+	Yield
+	WinClaim
+	Peek
+	Unfollow
+	TakeEpoch
+	LookOK
+	Retreat
+	Terminate
+	GiveUp
+	TakeSlot
+	Begin
+	SendCommit
+	RollBack
+	UnlockAll
+	Commit
+	SayComplete
+	ReleaseSlot
+	ReleaseEpoch
+	SessionEnds
+	KillSession // a fault, like all that follow
+	KillClient
+	Restart
+)
+
+// A Step is one event. Who is a worker; a job for Publish, a session for Commit and SessionEnds.
+type Step struct {
+	Kind Kind
+	Who  uint8
+	Mark Mark
+	Peer uint8 // session that is terminated
+}
+
+func step(k Kind, w int, m Mark) Step { return Step{Kind: k, Who: uint8(w), Mark: m} }
+
+func (s Step) fault() bool { return s.Kind >= KillSession }
+
+func (m Mark) String() string { return fmt.Sprintf("(%d,%d)", m.epoch(), m.slots()) }
+
+var sentences = map[Kind]string{
+	Publish:      "controller of job %d publishes plan %s",
+	Hear:         "worker %d hears of plan %s",
+	Connect:      "worker %d connects",
+	AskClaim:     "worker %d takes owner and conflict lock",
+	Yield:        "worker %d sees a rival and lets go of its claim",
+	WinClaim:     "worker %d sees no rival, the table is its job's",
+	Peek:         "worker %d has no slot, sees epoch %s and follows it",
+	Unfollow:     "worker %d sees that epoch %s is over and goes by its plan again",
+	TakeEpoch:    "worker %d takes epoch %s",
+	LookOK:       "worker %d looks: nothing newer than %s",
+	Retreat:      "worker %d looks, sees a newer or rival epoch and lets go",
+	Terminate:    "worker %d terminates %s",
+	GiveUp:       "worker %d lets go, a new plan has come",
+	TakeSlot:     "worker %d takes its slot under %s",
+	Begin:        "worker %d reads a batch and applies it",
+	SendCommit:   "worker %d sends COMMIT",
+	RollBack:     "worker %d misses a lock, rolls back and closes",
+	UnlockAll:    "SQL of worker %d's user calls pg_advisory_unlock_all()",
+	Commit:       "%s commits",
+	SayComplete:  "worker %d says Complete",
+	ReleaseSlot:  "worker %d unlocks its slot to hand over",
+	ReleaseEpoch: "worker %d unlocks its epoch",
+	SessionEnds:  "%s ends",
+	KillSession:  "session of worker %d is ended by someone",
+	KillClient:   "client %d dies, its session lives on; it comes back with the first plan",
+	Restart:      "database restarts",
+}
+
+func (s Step) String() string {
+	f := sentences[s.Kind]
+	switch s.Kind {
+	case Terminate:
+		return fmt.Sprintf(f, s.Who, sessionName(s.Peer))
+	case Commit, SessionEnds:
+		return fmt.Sprintf(f, sessionName(s.Who))
+	case Restart:
+		return f
+	}
+	if strings.Contains(f, "%s") {
+		return fmt.Sprintf(f, s.Who, s.Mark)
+	}
+	return fmt.Sprintf(f, s.Who)
+}
+
+func sessionName(i uint8) string {
+	if i%2 == 1 {
+		return fmt.Sprintf("abandoned session of worker %d", i/2)
+	}
+	return fmt.Sprintf("session of worker %d", i/2)
+}
+
+// A Violation is a broken property and the steps that lead to it from the start.
+type Violation struct {
+	Property Property
+	Trace    []Step
+}
+
+func (v *Violation) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s after %d steps:\n", v.Property, len(v.Trace))
+	for i, s := range v.Trace {
+		fmt.Fprintf(&b, "%4d. %s\n", i+1, s)
+	}
+	return b.String()
+}

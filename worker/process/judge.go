@@ -1,0 +1,126 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"shardedjob.dev/api/v1alpha1"
+	"shardedjob.dev/worker/database"
+)
+
+// judge draws the consequences of a batch that held the given keys. It has decided if the keys are taken care of: done,
+// noted as failures or put back in parts; else nothing is known of them and they have to be tried as before.
+func (r *Runner) judge(ctx context.Context, s Session, keys []int64, err error) (_ Result, decided bool, _ error) {
+	if err == nil {
+		r.succeed(keys)
+		return Result{Processed: len(keys)}, true, nil
+	}
+	class := database.Classify(err)
+	if class == database.ClassConfig && len(keys) > 0 {
+		problem, err := r.sql.Recheck(ctx, s.Conn())
+		if err != nil {
+			return Result{}, false, err
+		}
+		if problem != nil {
+			return Result{State: Failing, Until: r.now().Add(failingPause), Problem: problem}, false, nil
+		}
+		class = database.ClassRow // the statement as such is fine
+	}
+	var left *StillPendingError
+	switch {
+	case errors.As(err, &left):
+		for _, key := range left.Keys {
+			r.fail(key, "the statement left pending true")
+		}
+		r.chunks.Put(without(keys, left.Keys))
+	case class == database.ClassOutage, class == database.ClassTimeout && len(keys) == 0:
+		return Result{}, false, err
+	case len(keys) == 0:
+		// Not the statement: the search for rows fails.
+		problem := database.Problem(err)
+		problem.Reason, problem.Message = v1alpha1.ReasonInvalidSQL, "the search for pending rows (table.where, table.pending) fails: "+database.Describe(err)
+		return Result{State: Failing, Until: r.now().Add(failingPause), Problem: problem}, false, nil
+	case class == database.ClassTimeout:
+		if r.chunks.TimedOut(keys) {
+			r.fail(keys[0], fmt.Sprintf("took longer than batch.timeoutSeconds (%d) by itself", r.settings.TimeoutSeconds))
+		}
+	default:
+		if r.chunks.Failed(keys) {
+			r.fail(keys[0], database.Describe(err))
+		}
+	}
+	return Result{}, true, nil
+}
+
+func (r *Runner) succeed(keys []int64) {
+	if len(keys) == 0 {
+		return
+	}
+	r.failures.Forget(keys...)
+	r.chunks.Succeeded(len(keys))
+	r.circuit = circuit{}
+}
+
+func (r *Runner) fail(key int64, reason string) {
+	now := r.now()
+	r.failures.Fail(key, reason, now)
+	r.circuit.fail(now)
+}
+
+// failing is the result that calls for a person.
+func (r *Runner) failing(until time.Time) Result {
+	what := fmt.Sprintf("%d rows failed every attempt", r.failures.Exhausted())
+	switch {
+	case r.circuit.trips > 0:
+		what = fmt.Sprintf("%d attempts in a row failed and none succeeded", tripAfter)
+	case r.failures.Full():
+		what = fmt.Sprintf("%d rows fail, more than are remembered", maxFailures)
+	}
+	for _, example := range r.failures.Sample(1) {
+		what += fmt.Sprintf("; key %d: %s", example.Key, example.Reason)
+	}
+	return Result{State: Failing, Until: until, Problem: &v1alpha1.Problem{Reason: v1alpha1.ReasonRowsFailing, Message: what, Stalled: true}}
+}
+
+// tripAfter failed attempts without a success, the Runner slows down to one such run a minute.
+const (
+	tripAfter    = 100
+	longestBreak = time.Minute
+)
+
+// circuit notices that nothing succeeds at all.
+type circuit struct {
+	streak int // failed attempts since the last success or trip
+	trips  int
+	until  time.Time
+}
+
+func (c *circuit) fail(now time.Time) {
+	if c.streak++; c.streak < tripAfter {
+		return
+	}
+	c.streak = 0
+	c.until = now.Add(min(time.Second<<min(c.trips, 6), longestBreak))
+	c.trips++
+}
+
+func (c *circuit) tripped(now time.Time) (until time.Time, tripped bool) {
+	return c.until, c.until.After(now)
+}
+
+// without are the keys that are not among the others.
+func without(keys, others []int64) []int64 {
+	drop := make(map[int64]bool, len(others))
+	for _, key := range others {
+		drop[key] = true
+	}
+	var rest []int64
+	for _, key := range keys {
+		if !drop[key] {
+			rest = append(rest, key)
+		}
+	}
+	return rest
+}

@@ -1,0 +1,137 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"shardedjob.dev/api/v1alpha1"
+	"shardedjob.dev/worker/preflight"
+	"shardedjob.dev/worker/shard"
+)
+
+// SQL processes rows with the user's statement. It belongs to one session at a time, on which it keeps two prepared
+// statements.
+type SQL struct {
+	reader    *shard.Reader
+	statement string
+
+	conn  *pgx.Conn // where they are prepared; nil: nowhere
+	names [2]string
+}
+
+// NewSQL makes the processor of a statement that passed the preflight check.
+func NewSQL(reader *shard.Reader, statement string) *SQL {
+	return &SQL{reader: reader, statement: statement}
+}
+
+// StillPendingError names keys that are pending after the statement ran for them: it did not do what it is for.
+type StillPendingError struct {
+	Keys []int64
+}
+
+func (e *StillPendingError) Error() string {
+	return fmt.Sprintf("the statement left pending true for %d rows, among them key %d", len(e.Keys), e.Keys[0])
+}
+
+// Run runs the statement for the keys, which it sorts, in the transaction that the connection is in, and looks in the
+// same round trip which of them are still pending. If any is, it fails with *StillPendingError. After an error the
+// transaction has to be rolled back.
+func (s *SQL) Run(ctx context.Context, conn *pgx.Conn, keys []int64) error {
+	slices.Sort(keys)
+	if err := s.prepare(ctx, conn); err != nil {
+		return fmt.Errorf("prepare the statement: %w", err)
+	}
+	array, err := encode(conn, s.reader.Table(), keys)
+	if err != nil {
+		return err
+	}
+	const binary = 1
+	params, formats := [][]byte{array}, []int16{binary}
+	var pipeline pgconn.Batch
+	pipeline.ExecPrepared(s.names[0], params, formats, nil)
+	pipeline.ExecPrepared(s.names[1], params, formats, []int16{binary})
+	results := conn.PgConn().ExecBatch(ctx, &pipeline)
+	// What the statement returns is of no interest; Close reads on to its end and its error.
+	if results.NextResult() {
+		_, err = results.ResultReader().Close()
+	}
+	var left []int64
+	if err == nil && results.NextResult() {
+		left, err = pgx.CollectRows(pgx.RowsFromResultReader(conn.TypeMap(), results.ResultReader()), pgx.RowTo[int64])
+	}
+	if closing := results.Close(); err == nil {
+		err = closing
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("run the statement: %w", err)
+	case len(left) > 0:
+		return &StillPendingError{Keys: left}
+	}
+	return nil
+}
+
+// Recheck prepares the statement anew and says whether it is wrong as such, for any row. Call it outside a transaction,
+// after an error that looks like a matter of configuration: a function may name a missing table for some rows only, and
+// a prepared statement may have outlived a change of the table.
+func (s *SQL) Recheck(ctx context.Context, conn *pgx.Conn) (*v1alpha1.Problem, error) {
+	if s.conn == conn {
+		s.conn = nil
+		for _, name := range s.names {
+			if err := conn.PgConn().Deallocate(ctx, name); err != nil {
+				return nil, fmt.Errorf("forget the prepared statement: %w", err)
+			}
+		}
+	}
+	return preflight.Statement(ctx, conn, s.reader.Table(), s.statement)
+}
+
+// statements numbers prepared statements, whose names must not meet on a session.
+var statements atomic.Uint64
+
+// prepare declares $1 as the array of the key's type, so that "= ANY ($1)" uses the index, and functions are found
+// that take such an array.
+func (s *SQL) prepare(ctx context.Context, conn *pgx.Conn) error {
+	if s.conn == conn {
+		return nil
+	}
+	n := statements.Add(1)
+	s.names = [2]string{fmt.Sprintf("sj_process_%d", n), fmt.Sprintf("sj_left_%d", n)}
+	for i, sql := range []string{s.statement, s.reader.StillPendingSQL()} {
+		if _, err := conn.PgConn().Prepare(ctx, s.names[i], sql, []uint32{s.reader.Table().KeyArrayOID}); err != nil {
+			return err
+		}
+	}
+	s.conn = conn
+	return nil
+}
+
+// encode makes keys an array of the key's type, in the binary form of the protocol.
+func encode(conn *pgx.Conn, t shard.Table, keys []int64) ([]byte, error) {
+	var value any = keys
+	switch t.KeyType {
+	case "smallint":
+		value = narrow[int16](keys)
+	case "integer":
+		value = narrow[int32](keys)
+	}
+	array, err := conn.TypeMap().Encode(t.KeyArrayOID, pgx.BinaryFormatCode, value, nil)
+	if err != nil {
+		return nil, errors.New("encode the keys of the batch")
+	}
+	return array, nil
+}
+
+func narrow[T int16 | int32](keys []int64) []T {
+	out := make([]T, len(keys))
+	for i, key := range keys {
+		out[i] = T(key)
+	}
+	return out
+}

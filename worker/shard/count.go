@@ -1,0 +1,75 @@
+package shard
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Count is a number of rows.
+type Count struct {
+	Rows int64
+	// Estimate says that it is the planner's guess.
+	Estimate bool
+}
+
+// AnyPending says whether any row of the table is pending, in whichever slot: the fresh check before a job is Complete.
+func AnyPending(ctx context.Context, q Querier, t Table) (bool, error) {
+	var pending bool
+	sql := fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s)", t.Quoted(), t.Need())
+	if err := q.QueryRow(ctx, sql).Scan(&pending); err != nil {
+		return false, fmt.Errorf("look whether rows are pending: %w", err)
+	}
+	return pending, nil
+}
+
+// CountPending counts the rows that still need work, exactly if that takes no longer than timeout, else as the
+// planner guesses. The connection must not be in a transaction.
+func CountPending(ctx context.Context, conn *pgx.Conn, t Table, timeout time.Duration) (Count, error) {
+	return count(ctx, conn, t, t.Need(), timeout)
+}
+
+// CountScope counts the rows in scope, done or not, likewise.
+func CountScope(ctx context.Context, conn *pgx.Conn, t Table, timeout time.Duration) (Count, error) {
+	scope := "true"
+	if t.Where != "" {
+		scope = fmt.Sprintf("(%s\n)", t.Where)
+	}
+	return count(ctx, conn, t, scope, timeout)
+}
+
+func count(ctx context.Context, conn *pgx.Conn, t Table, condition string, timeout time.Duration) (Count, error) {
+	from := fmt.Sprintf("FROM %s WHERE %s", t.Quoted(), condition)
+	var c Count
+	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL statement_timeout = %d", max(timeout.Milliseconds(), 1))); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, "SELECT count(*) "+from).Scan(&c.Rows)
+	})
+	if err == nil {
+		return c, nil
+	}
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || pg.Code != "57014" {
+		return Count{}, fmt.Errorf("count rows: %w", err)
+	}
+	var raw []byte
+	if err := conn.QueryRow(ctx, "EXPLAIN (FORMAT JSON) SELECT "+from).Scan(&raw); err != nil {
+		return Count{}, fmt.Errorf("estimate the number of rows: %w", err)
+	}
+	var plans []struct {
+		Plan struct {
+			Rows float64 `json:"Plan Rows"`
+		}
+	}
+	if err := json.Unmarshal(raw, &plans); err != nil || len(plans) != 1 {
+		return Count{}, fmt.Errorf("estimate the number of rows: unexpected plan")
+	}
+	return Count{Rows: int64(plans[0].Plan.Rows), Estimate: true}, nil
+}
