@@ -286,8 +286,14 @@ func (s *shift) followLocks(newer *fence.SupersededError) {
 		s.log.Info("Following a newer plan that other workers have", "epoch", newer.Epoch, "slots", newer.Slots)
 		return
 	}
-	// The same epoch with another number of slots: only a plan above it can settle that, so ask for one.
-	s.state.update(func(b *heartbeat.Beat) { b.HighestEpoch = max(b.HighestEpoch, newer.Epoch+1) })
+	// Follow also refuses what the feed has got in the meantime; only a rival, the same epoch with another number of slots,
+	// takes a plan above it to settle, so ask for one.
+	if now, _ := s.feed.Current(); newer.Epoch == now.Epoch && newer.Slots != now.Slots {
+		s.state.update(func(b *heartbeat.Beat) {
+			b.HighestEpoch = max(b.HighestEpoch, min(newer.Epoch+1, v1alpha1.MaxEpoch))
+			b.Message = newer.Error() + "; waiting for a plan that settles it"
+		})
+	}
 }
 
 // beat sends a heartbeat if there is news, at most one a second, and else every few seconds: the more workers, the
