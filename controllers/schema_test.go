@@ -141,8 +141,10 @@ func TestManifestsWorkWithKubectl(t *testing.T) {
 		return string(out)
 	}
 	sample := filepath.Join("..", "config", "samples", "shardedjob.yaml")
-	kubectl("apply", "-f", filepath.Join("..", "config", "crd", "bases"))
-	kubectl("apply", "-k", filepath.Join("..", "config", "default"), "--dry-run=server")
+	kubectl("apply", "-k", filepath.Join("..", "config", "default"))
+	image := kubectl("-n", "shardedjob-system", "get", "deployment", "shardedjob-controller-manager",
+		"-o", "jsonpath={.spec.template.spec.containers[0].image} {.spec.template.spec.containers[0].env[0].value}")
+	p.Expect(image).To(Equal("shardedjob.dev/shardedjob:dev shardedjob.dev/shardedjob:dev"))
 	kubectl("apply", "-f", sample)
 	kubectl("wait", "--for=condition=Ready", "--timeout=60s", "shardedjob/thumbnails")
 	kubectl("scale", "--replicas=3", "sj/thumbnails")
