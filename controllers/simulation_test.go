@@ -20,6 +20,7 @@ type simulation struct {
 	epochs  map[int64]int32 // slots of each epoch ever published
 	working map[int32]int64 // the epoch under which the pod holds its slot, by ordinal; absent if none
 	failing map[int32]bool  // pods that will not get ready
+	held    map[int64]bool  // epochs under which all slots were reported held
 }
 
 // stored is what the API server holds. Versions count writes.
@@ -45,7 +46,7 @@ func (s stored) copy() stored {
 func newSimulation() *simulation {
 	return &simulation{
 		stored: stored{wanted: 2, generation: 1}, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
-		epochs: map[int64]int32{}, working: map[int32]int64{}, failing: map[int32]bool{},
+		epochs: map[int64]int32{}, working: map[int32]int64{}, failing: map[int32]bool{}, held: map[int64]bool{},
 	}
 }
 
@@ -103,9 +104,24 @@ func (s *simulation) operate(t *rapid.T, seen stored, writes int) {
 		if s.plan != nil && step.Replicas < s.plan.Slots {
 			t.Fatalf("the StatefulSet gets %d pods while the plan has %d slots", step.Replicas, s.plan.Slots)
 		}
+		if step.Replicas < s.setReplicas {
+			s.checkStop(t, seen, step.Replicas)
+		}
 		s.setExists, s.setReplicas = true, step.Replicas
 	}
 	writeStatus()
+}
+
+// checkStop says that pods are stopped only for one of the reasons there are.
+func (s *simulation) checkStop(t *rapid.T, seen stored, replicas int32) {
+	if s.plan.Slots == 0 || s.held[s.plan.Epoch] || !s.now.Before(s.published.Add(Patience)) {
+		return
+	}
+	for _, p := range seen.pods {
+		if p.Ordinal >= replicas && p.EverReady {
+			t.Fatalf("%s is stopped before all slots are held under epoch %d", p.Name, s.plan.Epoch)
+		}
+	}
 }
 
 func (s *simulation) writePlan(t *rapid.T, step WritePlan) {
@@ -179,13 +195,14 @@ func (s *simulation) writeReport() {
 			held++
 		}
 	}
+	s.held[s.plan.Epoch] = s.held[s.plan.Epoch] || held == s.plan.Slots
 	s.report = &v1alpha1.Report{
 		UID: "uid", Coordinator: coordinator, Epoch: s.plan.Epoch, HighestEpoch: s.plan.Epoch, Slots: s.plan.Slots,
 		Generation: s.plan.Generation, SlotCounts: v1alpha1.SlotCounts{Working: held, Unheld: s.plan.Slots - held},
 	}
 }
 
-// settle lets everything that is possible happen until nothing changes, and returns how many rounds that took.
+// settle lets everything that is possible happen until nothing changes.
 func (s *simulation) settle(t *rapid.T) {
 	clear(s.failing)
 	for range 60 {
@@ -199,7 +216,8 @@ func (s *simulation) settle(t *rapid.T) {
 		}
 		s.writeReport()
 		if before == fmt.Sprint(s.statusVersion, s.planVersion, s.setReplicas, len(s.pods), s.working) {
-			if _, waiting := Next(s.observe(s.now)).(Wait); waiting {
+			o := s.observe(s.now)
+			if _, waiting := Next(o).(Wait); waiting && writeInterval(o.Status, NextStatus(o)) < 0 {
 				return
 			}
 		}
