@@ -134,15 +134,16 @@ func TestDefaultsAreVisible(t *testing.T) {
 // TestManifestsWorkWithKubectl applies what is installed the way a person does, client-side.
 func TestManifestsWorkWithKubectl(t *testing.T) {
 	p := newPlace(t)
-	kubectl := func(args ...string) string {
-		command := exec.CommandContext(t.Context(), "kubectl", append([]string{"--kubeconfig", shared.controlPlane.Kubeconfig(), "-n", p.namespace}, args...)...)
+	run := func(args ...string) string {
+		command := exec.CommandContext(t.Context(), "kubectl", append([]string{"--kubeconfig", shared.controlPlane.Kubeconfig()}, args...)...)
 		out, err := command.CombinedOutput()
 		p.Expect(err).NotTo(HaveOccurred(), string(out))
 		return string(out)
 	}
+	kubectl := func(args ...string) string { return run(append([]string{"-n", p.namespace}, args...)...) }
 	sample := filepath.Join("..", "config", "samples", "shardedjob.yaml")
-	kubectl("apply", "-k", filepath.Join("..", "config", "default"))
-	image := kubectl("-n", "shardedjob-system", "get", "deployment", "shardedjob-controller-manager",
+	run("apply", "-k", filepath.Join("..", "config", "default"))
+	image := run("-n", "shardedjob-system", "get", "deployment", "shardedjob-controller-manager",
 		"-o", "jsonpath={.spec.template.spec.containers[0].image} {.spec.template.spec.containers[0].env[0].value}")
 	p.Expect(image).To(Equal("shardedjob.dev/shardedjob:dev shardedjob.dev/shardedjob:dev"))
 	kubectl("apply", "-f", sample)
