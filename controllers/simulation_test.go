@@ -29,6 +29,7 @@ type stored struct {
 	generation                 int64
 	status                     v1alpha1.ShardedJobStatus
 	statusVersion, planVersion int
+	setVersion                 int
 	plan                       *v1alpha1.Plan
 	published                  time.Time
 	report                     *v1alpha1.Report
@@ -60,7 +61,7 @@ func (s stored) observe(now time.Time) Observation {
 	s = s.copy()
 	return Observation{
 		Now: now, Status: s.status, Plan: s.plan, Published: s.published, Report: s.report, Pods: s.pods,
-		Job: JobView{Name: "job", UID: "uid", Generation: s.generation, Replicas: s.wanted, Wanted: s.wanted},
+		Job: JobView{Name: "job", UID: "uid", Generation: s.generation, Wanted: s.wanted},
 		Set: SetView{Exists: s.setExists, Replicas: s.setReplicas, Settled: true},
 	}
 }
@@ -104,7 +105,7 @@ func (s *simulation) operate(t *rapid.T, seen stored, writes int) {
 		s.writePlan(t, step)
 	case ApplySet:
 		writes--
-		if seen.planVersion != s.planVersion {
+		if seen.planVersion != s.planVersion || seen.setVersion != s.setVersion {
 			return
 		}
 		if s.plan != nil && step.Replicas < s.plan.Slots {
@@ -113,9 +114,13 @@ func (s *simulation) operate(t *rapid.T, seen stored, writes int) {
 		if step.Replicas < s.setReplicas {
 			s.checkStop(t, seen, step.Replicas)
 		}
-		s.setExists, s.setReplicas = true, step.Replicas
+		s.writeSet(true, step.Replicas)
 	}
 	writeStatus()
+}
+
+func (s *simulation) writeSet(exists bool, replicas int32) {
+	s.setExists, s.setReplicas, s.setVersion = exists, replicas, s.setVersion+1
 }
 
 // checkStop says that pods are stopped only for one of the reasons there are.
@@ -314,10 +319,10 @@ func checkHistory(t *rapid.T) {
 				s.plan, s.planVersion = nil, s.planVersion+1
 			}
 		},
-		"delete the StatefulSet, orphaning pods": func(*rapid.T) { s.setExists, s.setReplicas = false, 0 },
+		"delete the StatefulSet, orphaning pods": func(*rapid.T) { s.writeSet(false, 0) },
 		"resize the StatefulSet by hand": func(t *rapid.T) {
 			if s.setExists {
-				s.setReplicas = rapid.Int32Range(0, 7).Draw(t, "replicas")
+				s.writeSet(true, rapid.Int32Range(0, 7).Draw(t, "replicas"))
 			}
 		},
 	})

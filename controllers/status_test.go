@@ -20,7 +20,7 @@ func running() Observation {
 	}
 	return Observation{
 		Now:  time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
-		Job:  JobView{Name: "images", UID: "uid", Generation: 3, Replicas: 2, Wanted: 2},
+		Job:  JobView{Name: "images", UID: "uid", Generation: 3, Wanted: 2},
 		Plan: &v1alpha1.Plan{UID: "uid", Generation: 3, Epoch: 2, Slots: 2},
 		Report: &v1alpha1.Report{
 			UID: "uid", Coordinator: "images-0", Epoch: 2, HighestEpoch: 2, Slots: 2, Generation: 3, Processed: 75, RowsPerSecond: 5,
