@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 			return err
 		}
 		defer func() { _ = api.Stop() }()
-		code = m.Run()
+		code = postgres.Run(m)
 		return nil
 	}()
 	if err != nil {
@@ -185,6 +185,12 @@ func (j *job) count(sql string, args ...any) int {
 		j.t.Fatalf("%s: %v", sql, err)
 	}
 	return n
+}
+
+// locks counts the advisory locks in the job's database.
+func (j *job) locks() int {
+	j.t.Helper()
+	return j.count("SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE locktype = 'advisory' AND d.datname = current_database()")
 }
 
 // secret writes the database Secret as the kubelet would mount it.

@@ -78,6 +78,13 @@ func (n *Node) removeBridge(ctx context.Context) error {
 			return err
 		}
 	}
+	// The kernel takes the devices of a network namespace away some time after the namespace itself.
+	devices, _ := filepath.Glob(filepath.Join(bridgeFiles, "brif", "*"))
+	for _, device := range devices {
+		if err := run(ctx, "ip", "link", "delete", filepath.Base(device)); err != nil && exists(device) {
+			return err
+		}
+	}
 	return run(ctx, "ip", "link", "delete", bridge)
 }
 

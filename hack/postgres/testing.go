@@ -36,7 +36,10 @@ func ForTest(t testing.TB) *Server {
 }
 
 // Main is the TestMain of a package whose tests use ForTest: it runs them and closes the shared server.
-func Main(m *testing.M) {
+func Main(m *testing.M) { os.Exit(Run(m)) }
+
+// Run is Main for packages that have more to clean up: it returns the exit code.
+func Run(m *testing.M) int {
 	code := m.Run()
 	if shared.server != nil {
 		if err := shared.server.Close(); err != nil {
@@ -44,7 +47,7 @@ func Main(m *testing.M) {
 			code = max(code, 1)
 		}
 	}
-	os.Exit(code)
+	return code
 }
 
 // StartForTest starts a server for one test, which may do with it what it likes.
@@ -127,7 +130,7 @@ func (s *Server) checkNoLocks(ctx context.Context, t testing.TB, database string
 
 // AdvisoryLocks lists the advisory locks held or waited for in a database, one line each, for people to read.
 func (s *Server) AdvisoryLocks(ctx context.Context, database string) ([]string, error) {
-	conn, err := s.connect(ctx, "postgres")
+	conn, err := s.connect(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -26,15 +26,17 @@ var ErrCommitUnknown = errors.New("the outcome of the commit is not known")
 type Selection func(ctx context.Context, q shard.Querier) ([]int64, error)
 
 // Batch processes the selected rows in one transaction: select, statement, the check that none is left pending, the check
-// of the session's locks, commit. It returns the keys that were selected, also with an error; then nothing has happened to
+// of the session's locks, commit; each statement may take timeoutSeconds. It returns the keys that were selected, also with an error; then nothing has happened to
 // the rows, except that after ErrCommitUnknown one cannot know. No key, no error: there was nothing to do.
 //
 // Cancelling ctx ends the session, because a statement under way cannot be taken back otherwise: to stop at a batch
 // boundary, do not start another batch.
-func Batch(ctx context.Context, s Session, sql *SQL, selection Selection) ([]int64, error) {
+func Batch(ctx context.Context, s Session, sql *SQL, timeoutSeconds int32, selection Selection) ([]int64, error) {
 	conn := s.Conn()
-	if _, err := conn.Exec(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
-		return nil, fmt.Errorf("begin a batch: %w", err)
+	// One round trip. The timeout is set anew each time, because it may have changed, and so may have the session.
+	begin := fmt.Sprintf("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = '%ds'", timeoutSeconds)
+	if err := conn.PgConn().Exec(ctx, begin).Close(); err != nil {
+		return nil, errors.Join(fmt.Errorf("begin a batch: %w", err), rollback(ctx, conn))
 	}
 	keys, err := selection(ctx, conn)
 	if err == nil && len(keys) > 0 {

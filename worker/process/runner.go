@@ -10,7 +10,6 @@ package process
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"shardedjob.dev/api/v1alpha1"
@@ -71,8 +70,8 @@ const (
 	failingPause = 15 * time.Second
 )
 
-// Runner works one slot on one session, for one claim of it: make another for another session or partition. It is not
-// safe for concurrent use.
+// Runner works one slot of one partition. The session may change between steps, and what failed is remembered; for another
+// partition make another Runner. It is not safe for concurrent use.
 type Runner struct {
 	reader   *shard.Reader
 	settings Settings
@@ -82,10 +81,9 @@ type Runner struct {
 	sweep    sweep
 	circuit  circuit
 
-	timeoutSet int32 // statement_timeout of the session in seconds, as far as it was set here
-	retried    bool  // the last step tried a failed row again: a fresh batch is next
-	resting    bool  // only failed rows are left: try all that are due before searching again
-	now        func() time.Time
+	retried bool // the last step tried a failed row again: a fresh batch is next
+	resting bool // only failed rows are left: try all that are due before searching again
+	now     func() time.Time
 }
 
 // NewRunner makes the Runner of a slot.
@@ -126,9 +124,6 @@ func (r *Runner) Step(ctx context.Context, s Session) (Result, error) {
 	if until, tripped := r.circuit.tripped(now); tripped {
 		return r.failing(until), nil
 	}
-	if err := r.setTimeout(ctx, s); err != nil {
-		return Result{}, err
-	}
 	if keys := r.chunks.Next(); keys != nil {
 		return r.again(ctx, s, keys)
 	}
@@ -143,20 +138,9 @@ func (r *Runner) Step(ctx context.Context, s Session) (Result, error) {
 	return r.fresh(ctx, s)
 }
 
-func (r *Runner) setTimeout(ctx context.Context, s Session) error {
-	if r.timeoutSet == r.settings.TimeoutSeconds {
-		return nil
-	}
-	if _, err := s.Conn().Exec(ctx, fmt.Sprintf("SET statement_timeout = '%ds'", r.settings.TimeoutSeconds)); err != nil {
-		return fmt.Errorf("set the statement timeout: %w", err)
-	}
-	r.timeoutSet = r.settings.TimeoutSeconds
-	return nil
-}
-
 // again tries keys that were part of a failed batch.
 func (r *Runner) again(ctx context.Context, s Session, keys []int64) (Result, error) {
-	taken, err := Batch(ctx, s, r.sql, func(ctx context.Context, q shard.Querier) ([]int64, error) {
+	taken, err := Batch(ctx, s, r.sql, r.settings.TimeoutSeconds, func(ctx context.Context, q shard.Querier) ([]int64, error) {
 		return r.reader.Take(ctx, q, keys)
 	})
 	result, decided, err := r.judge(ctx, s, taken, err)
@@ -191,7 +175,7 @@ func (r *Runner) fresh(ctx context.Context, s Session) (Result, error) {
 	if err != nil {
 		return Result{}, r.sweep.absorb(err)
 	}
-	keys, err := Batch(ctx, s, r.sql, func(ctx context.Context, q shard.Querier) ([]int64, error) {
+	keys, err := Batch(ctx, s, r.sql, r.settings.TimeoutSeconds, func(ctx context.Context, q shard.Querier) ([]int64, error) {
 		return r.reader.NextBatch(ctx, q, r.chunks.Size(), in, r.failures.Keys())
 	})
 	switch {
