@@ -32,6 +32,7 @@ kind: ShardedJob
 metadata:
   name: thumbnails
 spec:
+  replicas: 2
   database:
     secretName: photos-db
   table:
@@ -87,10 +88,11 @@ func (s *scene) play(ctx context.Context) error {
 	}
 	defer func() { stop(); _ = watch.Wait() }()
 
-	for _, step := range []struct{ replicas, untilPercent int }{{2, 15}, {5, 50}, {3, 0}} {
-		// A new manifest has one replica until it is scaled, as replicas is best left to kubectl scale.
-		if err := s.kubectl(ctx, "", "scale", "shardedjob/thumbnails", fmt.Sprintf("--replicas=%d", step.replicas)); err != nil {
-			return err
+	for i, step := range []struct{ replicas, untilPercent int }{{2, 15}, {5, 50}, {3, 0}} {
+		if i > 0 {
+			if err := s.kubectl(ctx, "", "scale", "shardedjob/thumbnails", fmt.Sprintf("--replicas=%d", step.replicas)); err != nil {
+				return err
+			}
 		}
 		if err := s.kubectl(ctx, "", "wait", "--for=condition=Ready", "shardedjob/thumbnails", "--timeout=120s"); err != nil {
 			return err
