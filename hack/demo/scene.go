@@ -37,7 +37,7 @@ func setUp(ctx context.Context) (*scene, error) {
 	}
 	s := &scene{Kubectl: st.Kubectl, down: st.Down}
 	if s.uri, err = stage.NewDatabase(ctx, st.Server, "demo"); err == nil {
-		_, err = s.Output(ctx, "", "create", "namespace", namespace)
+		err = st.CreateNamespace(ctx, namespace)
 	}
 	if err != nil {
 		return nil, errors.Join(err, st.Down(ctx))

@@ -41,6 +41,8 @@ type Stage struct {
 	began time.Time
 	node  *cluster.Node
 	found bool // the node was up before us, and stays
+
+	namespaces []string // to remove where the node stays
 }
 
 // Up sets the scene, and tells out how far it is. It needs root on Linux. If it fails, or ctx ends, what it had begun is
@@ -136,6 +138,10 @@ func (s *Stage) Down(ctx context.Context) error {
 	var errs []error
 	if s.node != nil && s.found && s.Kubectl.Kubeconfig != "" {
 		if root, err := cluster.Root(); err == nil {
+			if len(s.namespaces) > 0 {
+				_, err := s.Output(ctx, "", append([]string{"delete", "namespace", "--ignore-not-found", "--timeout=90s"}, s.namespaces...)...)
+				errs = append(errs, err)
+			}
 			errs = append(errs, Undeploy(ctx, s.Kubectl, filepath.Join(root, "config", "default")))
 		}
 	} else if s.node != nil {
@@ -145,6 +151,15 @@ func (s *Stage) Down(ctx context.Context) error {
 		errs = append(errs, s.Server.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// CreateNamespace makes a namespace that goes away with the scene.
+func (s *Stage) CreateNamespace(ctx context.Context, name string) error {
+	_, err := s.Output(ctx, "", "create", "namespace", name)
+	if err == nil {
+		s.namespaces = append(s.namespaces, name)
+	}
+	return err
 }
 
 // StartServer starts a PostgreSQL that pods reach, at cluster.BridgeIP.
