@@ -113,11 +113,16 @@ func ptr(key int64) *int64 { return &key }
 // selected are the keys that a selection finds; their locks are let go of.
 func selected(t *testing.T, conn *pgx.Conn, s Selection) []int64 {
 	t.Helper()
+	exec(t, conn, "BEGIN")
+	defer exec(t, conn, "ROLLBACK")
+	return keysOf(t, conn, s)
+}
+
+func keysOf(t *testing.T, conn *pgx.Conn, s Selection) []int64 {
+	t.Helper()
 	var b pgx.Batch
 	var keys []int64
-	b.Queue("BEGIN")
 	s.Queue(&b, &keys)
-	b.Queue("ROLLBACK")
 	if err := conn.SendBatch(t.Context(), &b).Close(); err != nil {
 		t.Fatal(err)
 	}
