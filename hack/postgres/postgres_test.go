@@ -42,9 +42,9 @@ func connectTo(t *testing.T, uri string) *pgx.Conn {
 	return conn
 }
 
-func execute(t *testing.T, conn *pgx.Conn, statement string, args ...any) {
+func execute(t *testing.T, conn *pgx.Conn, statement string) {
 	t.Helper()
-	if _, err := conn.Exec(t.Context(), statement, args...); err != nil {
+	if _, err := conn.Exec(t.Context(), statement); err != nil {
 		t.Fatalf("%s: %v", statement, err)
 	}
 }
@@ -242,12 +242,12 @@ func TestDirIsUsedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := makeTemp(a)
+	temp, err := makeTemp(a)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	dir = filepath.Join(dir, "kept")
+	t.Cleanup(func() { _ = os.RemoveAll(temp) })
+	dir := filepath.Join(temp, "kept")
 	for run, want := range []int{0, 1} {
 		s, err := Start(t.Context(), Options{Dir: dir})
 		if err != nil {

@@ -130,7 +130,7 @@ func (s *Server) checkNoLocks(ctx context.Context, t testing.TB, database string
 
 // AdvisoryLocks lists the advisory locks held or waited for in a database, one line each, for people to read.
 func (s *Server) AdvisoryLocks(ctx context.Context, database string) ([]string, error) {
-	conn, err := s.connect(ctx, "postgres")
+	conn, err := s.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
