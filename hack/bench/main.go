@@ -22,7 +22,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"shardedjob.dev/hack/postgres"
@@ -105,8 +104,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err := t.describe(ctx, out); err != nil {
 		return err
 	}
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "n\tworkers rows/s\tplain rows/s\tratio\tworkers CPU µs/row\tplain CPU µs/row\t")
+	fmt.Fprintln(out, "   n  workers rows/s  plain rows/s  ratio  workers CPU µs/row  plain CPU µs/row")
 	for _, n := range o.slots {
 		var ours, plain []figure
 		for i := range o.runs {
@@ -125,10 +123,10 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 			}
 		}
 		a, b := median(ours), median(plain)
-		fmt.Fprintf(table, "%d\t%.0f\t%.0f\t%.2f\t%.1f\t%.1f\t\n", n, a.rate(o.rows), b.rate(o.rows), a.rate(o.rows)/b.rate(o.rows),
+		fmt.Fprintf(out, "%4d  %14.0f  %12.0f  %5.2f  %18.1f  %16.1f\n", n, a.rate(o.rows), b.rate(o.rows), a.rate(o.rows)/b.rate(o.rows),
 			a.perRow(o.rows), b.perRow(o.rows))
 	}
-	return table.Flush()
+	return nil
 }
 
 // figure is one measurement.
