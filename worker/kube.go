@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"shardedjob.dev/api/v1alpha1"
+	"shardedjob.dev/worker/internal/sleep"
 )
 
 // reportStore is the report ConfigMap. The operator made it; workers only patch it.
@@ -112,7 +113,7 @@ func (b *noticeBoard) run(ctx context.Context) {
 			return
 		case <-b.change:
 		}
-		if !sleep(ctx, rand.N(noticeJitter)) {
+		if !sleep.For(ctx, rand.N(noticeJitter)) {
 			continue
 		}
 		b.mu.Lock()
@@ -123,7 +124,7 @@ func (b *noticeBoard) run(ctx context.Context) {
 		}
 		if err := b.write(ctx, want); err != nil {
 			b.log.Warn("Cannot write the notice", "error", err)
-			if sleep(ctx, noticeRetry) {
+			if sleep.For(ctx, noticeRetry) {
 				b.again()
 			}
 			continue
@@ -164,16 +165,4 @@ func (b *noticeBoard) isUp(ctx context.Context) (bool, error) {
 
 func equalProblems(a, b *v1alpha1.Problem) bool {
 	return (a == nil) == (b == nil) && (a == nil || *a == *b)
-}
-
-// sleep waits and says whether the context still lives.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
