@@ -130,10 +130,10 @@ func prepare(ctx context.Context, options Options) (*Server, error) {
 	return s, a.chown(s.dir)
 }
 
-// begin initialises the cluster if there is none and starts the server for the first time.
+// begin initializes the cluster if there is none and starts the server for the first time.
 func (s *Server) begin(ctx context.Context) error {
 	if _, err := os.Stat(filepath.Join(s.data(), "PG_VERSION")); errors.Is(err, fs.ErrNotExist) {
-		if err := initialise(ctx, s.account, s.binDir, s.data()); err != nil {
+		if err := initialize(ctx, s.account, s.binDir, s.data()); err != nil {
 			return err
 		}
 	}
@@ -213,26 +213,26 @@ func (s *Server) run(ctx context.Context) error {
 }
 
 func (s *Server) ping(ctx context.Context) error {
-	conn, err := s.connect(ctx, "postgres")
+	conn, err := s.connect(ctx)
 	if err != nil {
 		return err
 	}
 	return conn.Close(ctx)
 }
 
-// connect opens a session through the socket in the server's own folder.
-func (s *Server) connect(ctx context.Context, database string) (*pgx.Conn, error) {
+// connect opens a session with database postgres through the socket in the server's own folder.
+func (s *Server) connect(ctx context.Context) (*pgx.Conn, error) {
 	q := url.Values{"host": {s.dir}, "port": {strconv.Itoa(s.port)}, "sslmode": {"disable"}}
-	conn, err := pgx.Connect(ctx, "postgres://postgres@/"+url.PathEscape(database)+"?"+q.Encode())
+	conn, err := pgx.Connect(ctx, "postgres://postgres@/postgres?"+q.Encode())
 	if err != nil {
-		return nil, fmt.Errorf("connecting to database %s: %w", database, err)
+		return nil, fmt.Errorf("connecting to database postgres: %w", err)
 	}
 	return conn, nil
 }
 
 // setPassword goes through the socket, where no password is asked for.
 func (s *Server) setPassword(ctx context.Context, password string) error {
-	conn, err := s.connect(ctx, "postgres")
+	conn, err := s.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -349,7 +349,7 @@ func (s *Server) DropDatabase(ctx context.Context, name string) error {
 }
 
 func (s *Server) administer(ctx context.Context, statement string) error {
-	conn, err := s.connect(ctx, "postgres")
+	conn, err := s.connect(ctx)
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func (s *Server) follow(ctx context.Context, primary *Server) error {
 
 // Promote makes a standby a primary and returns once it takes writes.
 func (s *Server) Promote(ctx context.Context) error {
-	conn, err := s.connect(ctx, "postgres")
+	conn, err := s.connect(ctx)
 	if err != nil {
 		return err
 	}
