@@ -154,16 +154,17 @@ func (r *Reconciler) applySet(ctx context.Context, w world, replicas int32) erro
 	return err
 }
 
+// applyOverLive applies the StatefulSet on top of the version that was observed: what looks like growth to a cache that
+// lags may be a stop of pods in truth.
 func (r *Reconciler) applyOverLive(ctx context.Context, desired, live *appsv1.StatefulSet) error {
 	if live != nil {
-		desired.UID = live.UID
+		desired.UID, desired.ResourceVersion = live.UID, live.ResourceVersion
 	}
 	return r.apply(ctx, desired)
 }
 
 // checkPlan makes sure, at the API server itself, that the plan is still the one that was observed: pods must not be
-// stopped on the word of a cache that lags behind one's own, or another operator's, publication. What looks like
-// growth may be a stop too, if the StatefulSet in the cache is an old one.
+// stopped on the word of a cache that lags behind one's own, or another operator's, publication.
 func (r *Reconciler) checkPlan(ctx context.Context, w world) error {
 	var live corev1.ConfigMap
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: w.job.Namespace, Name: v1alpha1.PlanName(w.job.Name)}, &live)

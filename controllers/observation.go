@@ -56,8 +56,8 @@ type JobView struct {
 	Generation int64
 	Deleting   bool
 	Suspended  bool
-	// Replicas is n as the user wrote it, Wanted what follows: 0 while suspended.
-	Replicas, Wanted int32
+	// Wanted is the number of slots: replicas, or 0 while suspended.
+	Wanted int32
 	// TTL is how long a complete job stays; nil for ever.
 	TTL *time.Duration
 }

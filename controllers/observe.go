@@ -57,7 +57,6 @@ func viewJob(job *v1alpha1.ShardedJob) JobView {
 		Generation: job.Generation,
 		Deleting:   job.DeletionTimestamp != nil,
 		Suspended:  job.Spec.Suspend,
-		Replicas:   ptr.Deref(job.Spec.Replicas, 1),
 		Wanted:     job.WantedSlots(),
 	}
 	if seconds := job.Spec.TTLSecondsAfterFinished; seconds != nil {

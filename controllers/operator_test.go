@@ -420,7 +420,7 @@ func (p *place) awaitReady(name string, n int32) {
 	p.Expect(p.get(&job, name)).To(Succeed())
 	p.Expect(job.Status.Partition.Slots).To(Equal(n))
 	p.Expect(job.Status.Repartition).To(BeNil())
-	p.Expect(p.uids(name)).To(HaveLen(int(n)))
+	p.Eventually(func() map[string]string { return p.uids(name) }).Should(HaveLen(int(n)))
 }
 
 // uids are those of the job's pods by name.

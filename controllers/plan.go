@@ -192,12 +192,13 @@ func wantedReplicas(o Observation) int32 {
 }
 
 // mayStop says whether pods with ordinal n and higher may go: every slot is held under the present plan, which has n
-// slots or fewer; or none of them was ever ready; or waiting was long enough. A pause waits for nobody.
+// slots or fewer; or none of them was ever ready; or they take the room of pods that the API server refuses; or
+// waiting was long enough. A pause waits for nobody.
 func mayStop(o Observation, n int32) bool {
 	if o.Plan == nil {
 		return false
 	}
-	if o.Plan.Slots == 0 || o.AllHeld() || !o.Now.Before(o.Published.Add(Patience)) {
+	if o.Plan.Slots == 0 || o.AllHeld() || podRefusal(o) != "" || !o.Now.Before(o.Published.Add(Patience)) {
 		return true
 	}
 	for _, p := range o.surplus(n) {

@@ -3,6 +3,7 @@ package controllers
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -10,6 +11,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -120,7 +122,49 @@ func setDrifted(desired, live *appsv1.StatefulSet) bool {
 	}
 	want := desired.Spec.DeepCopy()
 	want.Replicas = nil
-	return metaDrifted(desired, live) || !equality.Semantic.DeepDerivative(*want, live.Spec)
+	return metaDrifted(desired, live) || !covers(live.Spec, *want)
+}
+
+// covers says whether all that desired sets, as it would be sent, is found in live. (equality.Semantic.DeepDerivative
+// does not do: to it a number that is left out, and so gets a default, is a 0 that was asked for.)
+func covers(live, desired appsv1.StatefulSetSpec) bool {
+	is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&live)
+	if err != nil {
+		return false
+	}
+	want, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&desired)
+	if err != nil {
+		return false
+	}
+	return contains(is, want)
+}
+
+func contains(live, desired any) bool {
+	switch want := desired.(type) {
+	case nil:
+		return true
+	case map[string]any:
+		is, _ := live.(map[string]any)
+		for key, value := range want {
+			if !contains(is[key], value) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		is, _ := live.([]any)
+		if len(want) > len(is) {
+			return false
+		}
+		for i := range want {
+			if !contains(is[i], want[i]) {
+				return false
+			}
+		}
+		return true
+	default:
+		return reflect.DeepEqual(live, desired)
+	}
 }
 
 // metaDrifted says whether live lacks a label or the owner reference of desired.

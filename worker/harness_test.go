@@ -182,6 +182,12 @@ func (j *job) count(sql string, args ...any) int {
 	return n
 }
 
+// locks counts the advisory locks in the job's database.
+func (j *job) locks() int {
+	j.t.Helper()
+	return j.count("SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE locktype = 'advisory' AND d.datname = current_database()")
+}
+
 // secret writes the database Secret as the kubelet would mount it.
 func (j *job) secret(data map[string]string) {
 	j.t.Helper()

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -17,42 +18,61 @@ import (
 	"shardedjob.dev/worker/internal/sleep"
 )
 
-// reportStore is the report ConfigMap. The operator made it; workers only patch it.
+// reportStore is the report ConfigMap. The operator made it; workers only patch it, by a merge patch: server-side apply
+// would keep a list of managed fields for each of a thousand workers.
 type reportStore struct {
 	client          kubernetes.Interface
 	namespace, name string
+
+	// version that the coordinator has seen. Only the coordinator's goroutine uses it.
+	version string
 }
 
-// Load returns the ConfigMap's data.
-func (s reportStore) Load(ctx context.Context) (map[string]string, error) {
+// Load returns the ConfigMap's data, for the coordinator that takes over.
+func (s *reportStore) Load(ctx context.Context) (map[string]string, error) {
+	cm, err := s.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.version = cm.ResourceVersion
+	return cm.Data, nil
+}
+
+// Save writes the keys given, unless somebody has written since the coordinator last looked: a coordinator that was frozen
+// in the middle of a report must not overwrite its successor's.
+func (s *reportStore) Save(ctx context.Context, data map[string]string) error {
+	cm, err := s.patch(ctx, map[string]any{"metadata": map[string]string{"resourceVersion": s.version}, "data": data})
+	if err != nil {
+		return err
+	}
+	s.version = cm.ResourceVersion
+	return nil
+}
+
+// set writes one key, or removes it if value is nil.
+func (s *reportStore) set(ctx context.Context, key string, value *string) error {
+	_, err := s.patch(ctx, map[string]any{"data": map[string]*string{key: value}})
+	return err
+}
+
+func (s *reportStore) get(ctx context.Context) (*corev1.ConfigMap, error) {
 	cm, err := s.client.CoreV1().ConfigMaps(s.namespace).Get(ctx, s.name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("read the report: %w", err)
 	}
-	return cm.Data, nil
+	return cm, nil
 }
 
-// Save writes the keys given.
-func (s reportStore) Save(ctx context.Context, data map[string]string) error {
-	values := make(map[string]*string, len(data))
-	for k, v := range data {
-		values[k] = &v
-	}
-	return s.patch(ctx, values)
-}
-
-// patch sets keys, and removes those whose value is nil, by a merge patch: server-side apply would keep a list of managed
-// fields for each of a thousand workers.
-func (s reportStore) patch(ctx context.Context, values map[string]*string) error {
-	raw, err := json.Marshal(map[string]any{"data": values})
+func (s *reportStore) patch(ctx context.Context, patch any) (*corev1.ConfigMap, error) {
+	raw, err := json.Marshal(patch)
 	if err != nil {
-		return fmt.Errorf("encode the report: %w", err)
+		return nil, fmt.Errorf("encode the report: %w", err)
 	}
-	_, err = s.client.CoreV1().ConfigMaps(s.namespace).Patch(ctx, s.name, types.MergePatchType, raw, metav1.PatchOptions{})
+	cm, err := s.client.CoreV1().ConfigMaps(s.namespace).Patch(ctx, s.name, types.MergePatchType, raw, metav1.PatchOptions{})
 	if err != nil {
-		return fmt.Errorf("write the report: %w", err)
+		return nil, fmt.Errorf("write the report: %w", err)
 	}
-	return nil
+	return cm, nil
 }
 
 const (
@@ -67,7 +87,7 @@ const (
 // noticeBoard writes what keeps this worker from the database into its own key of the report, once per change, and takes it
 // down when that is over. A coordinator cannot do it: without the database there is none.
 type noticeBoard struct {
-	store   reportStore
+	store   *reportStore
 	ordinal int32
 	pod     string
 	uid     types.UID
@@ -78,7 +98,7 @@ type noticeBoard struct {
 	change chan struct{}
 }
 
-func newNoticeBoard(store reportStore, ordinal int32, pod string, uid types.UID, log *slog.Logger) *noticeBoard {
+func newNoticeBoard(store *reportStore, ordinal int32, pod string, uid types.UID, log *slog.Logger) *noticeBoard {
 	b := &noticeBoard{store: store, ordinal: ordinal, pod: pod, uid: uid, log: log, change: make(chan struct{}, 1)}
 	// A predecessor of this pod may have left a notice behind.
 	b.change <- struct{}{}
@@ -143,24 +163,23 @@ func (b *noticeBoard) again() {
 func (b *noticeBoard) write(ctx context.Context, p *v1alpha1.Problem) error {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	values := map[string]*string{v1alpha1.NoticeKey(b.ordinal): nil}
-	if p != nil {
-		raw, err := json.Marshal(v1alpha1.Notice{Pod: b.pod, UID: b.uid, Problem: *p})
+	key := v1alpha1.NoticeKey(b.ordinal)
+	if p == nil {
+		cm, err := b.store.get(ctx)
 		if err != nil {
-			return fmt.Errorf("encode the notice: %w", err)
+			return err
 		}
-		text := string(raw)
-		values[v1alpha1.NoticeKey(b.ordinal)] = &text
-	} else if up, err := b.isUp(ctx); err == nil && !up {
-		return nil // nothing to take down, so nothing to write
+		if _, up := cm.Data[key]; !up {
+			return nil // nothing to take down, so nothing to write
+		}
+		return b.store.set(ctx, key, nil)
 	}
-	return b.store.patch(ctx, values)
-}
-
-func (b *noticeBoard) isUp(ctx context.Context) (bool, error) {
-	data, err := b.store.Load(ctx)
-	_, up := data[v1alpha1.NoticeKey(b.ordinal)]
-	return up, err
+	raw, err := json.Marshal(v1alpha1.Notice{Pod: b.pod, UID: b.uid, Problem: *p})
+	if err != nil {
+		return fmt.Errorf("encode the notice: %w", err)
+	}
+	text := string(raw)
+	return b.store.set(ctx, key, &text)
 }
 
 func equalProblems(a, b *v1alpha1.Problem) bool {

@@ -21,8 +21,6 @@ import (
 const (
 	// pollEvery is how often a worker with nothing to do looks around, and how often it may send a heartbeat.
 	pollEvery = time.Second
-	// beatEvery is how often a worker with no news says that it is there.
-	beatEvery = 5 * time.Second
 	// problemRetry is the pause before a failed check of the table is repeated, if the plan does not change before.
 	problemRetry = 10 * time.Second
 	// connectTimeout bounds a connection attempt, name look-up and authentication included.
@@ -79,7 +77,6 @@ func (w *Worker) hold(ctx context.Context, plan v1alpha1.Plan) error {
 	}
 	s := &shift{Worker: w, session: session, group: group}
 	defer s.end(ctx)
-	w.notices.post(nil)
 	w.state.session(session.PID(), false)
 	w.log.Info("Session opened", "pid", session.PID())
 	for ctx.Err() == nil {
@@ -131,9 +128,9 @@ func (s *shift) round(ctx context.Context, plan v1alpha1.Plan, changed <-chan st
 		return s.refused(ctx, err, plan, changed)
 	}
 	s.state.problem(nil)
-	s.notices.post(nil)
 	s.state.session(s.session.PID(), true)
 	if s.ordinal >= plan.Slots {
+		s.notices.post(nil)
 		s.state.set(v1alpha1.SlotWaiting, fmt.Sprintf("no slot for ordinal %d of %d", s.ordinal, plan.Slots))
 		return s.rest(ctx, claim, changed, time.Hour)
 	}
@@ -224,6 +221,7 @@ func (s *shift) wait(ctx context.Context, plan v1alpha1.Plan, changed <-chan str
 		s.state.session(s.session.PID(), false)
 		s.state.problem(problem)
 		s.state.set(v1alpha1.SlotWaiting, problem.Message)
+		s.notices.post(nil) // the coordinator hears of it
 	}
 	claim := fence.Claim{Group: s.group, Ordinal: s.ordinal, Epoch: plan.Epoch, Slots: plan.Slots}
 	return s.rest(ctx, claim, changed, problemRetry/2+rand.N(problemRetry))
@@ -289,17 +287,25 @@ func (s *shift) followLocks(newer *fence.SupersededError) {
 		s.log.Info("Following a newer plan that other workers have", "epoch", newer.Epoch, "slots", newer.Slots)
 		return
 	}
-	// The same epoch with another number of slots: only a plan above it can settle that, so ask for one.
-	s.state.update(func(b *heartbeat.Beat) { b.HighestEpoch = max(b.HighestEpoch, newer.Epoch+1) })
+	// Follow also refuses what the feed has got in the meantime; only a rival, the same epoch with another number of slots,
+	// takes a plan above it to settle, so ask for one.
+	if now, _ := s.feed.Current(); newer.Epoch == now.Epoch && newer.Slots != now.Slots {
+		s.state.update(func(b *heartbeat.Beat) {
+			b.HighestEpoch = max(b.HighestEpoch, min(newer.Epoch+1, v1alpha1.MaxEpoch))
+			b.Message = newer.Error() + "; waiting for a plan that settles it"
+		})
+	}
 }
 
-// beat sends a heartbeat if there is news, at most one a second, and else every few seconds.
+// beat sends a heartbeat if there is news, at most one a second, and else every few seconds: the more workers, the
+// fewer, so that their coordinator has about fifty a second to read at most.
 func (s *shift) beat(ctx context.Context, now bool) error {
 	since := time.Since(s.beatAt)
 	if !s.joined() || (!now && since < pollEvery) {
 		return nil
 	}
-	b, news := s.state.take(now || since >= beatEvery)
+	plan, _ := s.feed.Current()
+	b, news := s.state.take(now || since >= 2*fence.LookInterval(min(plan.Slots, 500)))
 	if !news {
 		return nil
 	}

@@ -52,6 +52,7 @@ func (s *state) update(change func(*heartbeat.Beat)) {
 	after := &s.beat
 	after.HighestEpoch = max(after.HighestEpoch, after.Epoch)
 	if before.State != after.State || before.Epoch != after.Epoch || before.Generation != after.Generation ||
+		before.HighestEpoch != after.HighestEpoch ||
 		!equalProblems(before.Problem, after.Problem) {
 		s.news = true
 	}

@@ -21,6 +21,9 @@ import (
 // retry is the pause after a batch that failed for no fault of a row while the session lives on, such as a deadlock.
 var retry = wait.Backoff{Duration: 20 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 1 << 30, Cap: 5 * time.Second}
 
+// longTrouble is the pause from which on trouble is worth a word: shorter ones pass by themselves every day.
+const longTrouble = time.Second
+
 // work processes the slot batch by batch until there is another plan to follow or the context ends, and then lets go of the
 // slot. Everything that is not a batch happens between two batches. An error means that the session must not be used again.
 func (s *shift) work(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim) error {
@@ -62,8 +65,12 @@ func (s *shift) work(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim)
 			if s.fatal(err) {
 				return err
 			}
+			pause := backoff.Step()
+			if pause > longTrouble {
+				s.state.problem(database.Problem(err))
+			}
 			s.log.Info("Batch put off", "error", database.Describe(err))
-			sleep.For(ctx, backoff.Step())
+			sleep.For(ctx, pause)
 			continue
 		}
 		backoff = retry
@@ -107,6 +114,7 @@ func (s *shift) fatal(err error) bool {
 
 // show lets the world know how the slot stands after a step.
 func (s *shift) show(r process.Result, runner *process.Runner) {
+	s.notices.post(nil)
 	s.state.update(func(b *heartbeat.Beat) {
 		b.Processed += int64(r.Processed)
 		b.Failed = int64(runner.Failures().Exhausted())
@@ -118,14 +126,17 @@ func (s *shift) show(r process.Result, runner *process.Runner) {
 	case process.Failing:
 		// Failing rows are a problem of the job only once all others are done; that is for the coordinator to say.
 		if r.Problem.Reason == v1alpha1.ReasonRowsFailing {
+			s.state.problem(nil)
 			s.state.set(v1alpha1.SlotFailing, r.Problem.Message)
 		} else {
 			s.state.problem(r.Problem)
 			s.state.set(v1alpha1.SlotWorking, r.Problem.Message)
 		}
 	case process.Busy:
+		s.state.problem(nil)
 		s.state.set(v1alpha1.SlotWorking, "the rows left are locked by other sessions")
 	case process.Retrying:
+		s.state.problem(nil)
 		s.state.set(v1alpha1.SlotWorking, fmt.Sprintf("%d rows failed and are tried again", runner.Failures().Waiting()))
 	default:
 		s.state.problem(nil)

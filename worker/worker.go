@@ -59,7 +59,7 @@ type Worker struct {
 	state   state
 	notices *noticeBoard
 	metrics *metrics
-	store   reportStore
+	store   *reportStore
 
 	mu        sync.Mutex
 	candidate *coordinator.Candidate // once the group is known
@@ -83,7 +83,7 @@ func New(cfg Config) (*Worker, error) {
 	w := &Worker{cfg: cfg, ordinal: ordinal, log: cfg.Log, feed: planfeed.New(cfg.JobUID)}
 	w.run = fmt.Sprintf("%08x", rand.Uint32())
 	w.state.beat = heartbeat.Beat{Ordinal: ordinal, Run: w.run, State: v1alpha1.SlotWaiting}
-	w.store = reportStore{client: cfg.Client, namespace: cfg.Namespace, name: v1alpha1.ReportName(cfg.Job)}
+	w.store = &reportStore{client: cfg.Client, namespace: cfg.Namespace, name: v1alpha1.ReportName(cfg.Job)}
 	w.notices = newNoticeBoard(w.store, ordinal, cfg.Pod, cfg.JobUID, cfg.Log)
 	w.metrics = newMetrics(w)
 	return w, nil
@@ -166,7 +166,7 @@ func (w *Worker) standFor(plan v1alpha1.Plan, spawn func(func(context.Context)))
 	candidate := coordinator.NewCandidate(coordinator.Config{
 		Job: w.cfg.Job, UID: w.cfg.JobUID, Pod: w.cfg.Pod, Group: group, Feed: w.feed, Store: w.store, Log: w.log,
 		Connect: func(ctx context.Context, notify func(*pgconn.Notification)) (*fence.Session, error) {
-			return w.connect(ctx, group, " coordinator", notify)
+			return w.connect(ctx, group, "coordinator of ", notify)
 		},
 		Table: func() coordinator.Table {
 			w.mu.Lock()
@@ -184,7 +184,7 @@ func (w *Worker) standFor(plan v1alpha1.Plan, spawn func(func(context.Context)))
 }
 
 // connect opens a session with the credentials as they are now.
-func (w *Worker) connect(ctx context.Context, group fence.Group, suffix string, notify func(*pgconn.Notification)) (*fence.Session, error) {
+func (w *Worker) connect(ctx context.Context, group fence.Group, role string, notify func(*pgconn.Notification)) (*fence.Session, error) {
 	conf, err := database.Config(w.cfg.DatabaseDir, w.cfg.CADir, w.cfg.URIKey)
 	if err != nil {
 		return nil, err
@@ -192,7 +192,7 @@ func (w *Worker) connect(ctx context.Context, group fence.Group, suffix string, 
 	if notify != nil {
 		conf.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { notify(n) }
 	}
-	name := fence.ApplicationName(group, w.ordinal, w.cfg.PodUID, w.cfg.Namespace+"/"+w.cfg.Job+suffix)
+	name := fence.ApplicationName(group, w.ordinal, w.cfg.PodUID, role+w.cfg.Namespace+"/"+w.cfg.Job)
 	return fence.Open(ctx, conf, fence.Options{ApplicationName: name})
 }
 

@@ -165,7 +165,7 @@ type SlotCounts struct {
 // SlotStatus is one slot.
 type SlotStatus struct {
 	// ordinal is the slot's number, 0 to n - 1.
-	// +optional
+	// +required
 	Ordinal int32 `json:"ordinal"`
 	// pod is the slot's own pod.
 	// +optional

@@ -164,19 +164,21 @@ func aptGet(ctx context.Context, progress io.Writer, args ...string) error {
 	}
 }
 
+// forbidding is a policy for Debian's package scripts: start no service.
+const forbidding = "#!/bin/sh\n# Written by shardedjob.dev/hack/postgres while it installs.\nexit 101\n"
+
 // forbidServices tells Debian's package scripts to start nothing, until the returned function is called. A policy
-// that is there already is somebody else's and stays.
+// that is there already stays, unless it is one that we left when we were killed.
 func forbidServices(path string) (allow func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
-	if errors.Is(err, fs.ErrExist) {
+	old, err := os.ReadFile(path)
+	switch {
+	case err == nil && string(old) != forbidding:
 		return func() {}, nil
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("reading the policy on starting services: %w", err)
 	}
-	if err != nil {
+	if err := os.WriteFile(path, []byte(forbidding), 0o755); err != nil {
 		return nil, fmt.Errorf("forbidding that packages start services: %w", err)
-	}
-	_, err = f.WriteString("#!/bin/sh\nexit 101\n")
-	if err = errors.Join(err, f.Close()); err != nil {
-		return nil, errors.Join(fmt.Errorf("forbidding that packages start services: %w", err), os.Remove(path))
 	}
 	return func() { _ = os.Remove(path) }, nil
 }

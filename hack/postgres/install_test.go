@@ -51,23 +51,35 @@ func TestKeepMainClusterAway(t *testing.T) {
 	}
 }
 
-func TestForbidServicesLeavesAnothersPolicy(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "policy-rc.d")
-	allow, err := forbidServices(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	nested, err := forbidServices(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	nested()
-	if _, err := os.Stat(path); err != nil {
-		t.Errorf("a policy that was there before is gone: %v", err)
-	}
-	allow()
-	if _, err := os.Stat(path); !os.IsNotExist(err) {
-		t.Errorf("our policy stayed: %v", err)
+func TestForbidServices(t *testing.T) {
+	for _, tc := range []struct {
+		name, before string
+		stays        bool
+	}{
+		{"no policy", "", false},
+		{"somebody else's policy", "#!/bin/sh\nexit 0\n", true},
+		{"ours, left by a killed run", forbidding, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "policy-rc.d")
+			if tc.before != "" {
+				if err := os.WriteFile(path, []byte(tc.before), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			allow, err := forbidServices(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			during, _ := os.ReadFile(path)
+			if want := map[bool]string{true: tc.before, false: forbidding}[tc.stays]; string(during) != want {
+				t.Errorf("the policy is %q, want %q", during, want)
+			}
+			allow()
+			if _, err := os.Stat(path); (err == nil) != tc.stays {
+				t.Errorf("afterwards: %v", err)
+			}
+		})
 	}
 }
 

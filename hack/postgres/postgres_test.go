@@ -232,12 +232,12 @@ func TestDirIsUsedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := makeTemp(a)
+	temp, err := makeTemp(a)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	dir = filepath.Join(dir, "kept")
+	t.Cleanup(func() { _ = os.RemoveAll(temp) })
+	dir := filepath.Join(temp, "kept")
 	for run, want := range []int{0, 1} {
 		s, err := Start(t.Context(), Options{Dir: dir})
 		if err != nil {

@@ -220,12 +220,12 @@ func (s *Server) ping(ctx context.Context) error {
 	return conn.Close(ctx)
 }
 
-// connect opens a session with database postgres through the socket in the server's own folder.
+// connect opens a superuser's session, in the database postgres, through the socket in the server's own folder.
 func (s *Server) connect(ctx context.Context) (*pgx.Conn, error) {
 	q := url.Values{"host": {s.dir}, "port": {strconv.Itoa(s.port)}, "sslmode": {"disable"}}
 	conn, err := pgx.Connect(ctx, "postgres://postgres@/postgres?"+q.Encode())
 	if err != nil {
-		return nil, fmt.Errorf("connecting to database postgres: %w", err)
+		return nil, fmt.Errorf("connecting to the server: %w", err)
 	}
 	return conn, nil
 }

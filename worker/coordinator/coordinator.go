@@ -58,6 +58,10 @@ const (
 	tryJitter = 300 * time.Millisecond
 )
 
+// frozenAfter ends the session of a coordinator whose process stands still, so that the deputy can take over: one at work
+// says something every second, and waits for the API server no longer than half of this.
+const frozenAfter = "SET idle_session_timeout = '15s'"
+
 // Table answers what only the table knows. A nil Table means that it is not known yet.
 type Table interface {
 	// AnyPending says whether any row in scope is pending, over all slots.
@@ -70,7 +74,8 @@ type Table interface {
 type Store interface {
 	// Load returns what a predecessor left: its report and its counters, as it saved them.
 	Load(ctx context.Context) (map[string]string, error)
-	// Save writes the keys given and leaves others alone.
+	// Save writes the keys given and leaves others alone. It fails if somebody else has written since the last Load or
+	// Save; Load again then.
 	Save(ctx context.Context, data map[string]string) error
 }
 
@@ -172,7 +177,9 @@ func (c *Candidate) stand(ctx context.Context) error {
 	}
 	defer c.setRole(RoleNone)
 	defer func() { _ = session.Close(ctx) }()
-
+	if _, err := session.Conn().Exec(ctx, frozenAfter); err != nil {
+		return fmt.Errorf("set up the coordinator's session: %w", err)
+	}
 	got, err := session.TryLock(ctx, fence.CoordinatorKey(c.Group, seatCoordinator), fence.Exclusive)
 	if err != nil {
 		return err
@@ -187,6 +194,12 @@ func (c *Candidate) stand(ctx context.Context) error {
 	return c.serve(ctx, session, beats)
 }
 
+// paused says that the job wants no worker now: nobody holds a seat, or anything else.
+func (c *Candidate) paused() bool {
+	plan, _ := c.Feed.Current()
+	return plan.Slots == 0
+}
+
 // waitAsDeputy takes the deputy's seat and waits in it for the coordinator's.
 func (c *Candidate) waitAsDeputy(ctx context.Context, session *fence.Session) (bool, error) {
 	deputy := fence.CoordinatorKey(c.Group, seatDeputy)
@@ -194,7 +207,7 @@ func (c *Candidate) waitAsDeputy(ctx context.Context, session *fence.Session) (b
 		return false, err
 	}
 	c.setRole(RoleDeputy)
-	for sleep.For(ctx, deputyPoll/2+rand.N(deputyPoll)) {
+	for sleep.For(ctx, deputyPoll/2+rand.N(deputyPoll)) && !c.paused() {
 		got, err := session.TryLock(ctx, fence.CoordinatorKey(c.Group, seatCoordinator), fence.Exclusive)
 		if err != nil {
 			return false, err
@@ -217,7 +230,7 @@ func (c *Candidate) serve(ctx context.Context, session *fence.Session, beats *in
 		if err := desk.tick(ctx); err != nil {
 			return err
 		}
-		if !sleep.For(ctx, tick) {
+		if !sleep.For(ctx, tick) || c.paused() {
 			// A last word, so that what has been counted is not lost.
 			return desk.leave(ctx)
 		}

@@ -40,6 +40,7 @@ type desk struct {
 	tally   *tally
 	written *v1alpha1.Report
 	savedAt time.Time
+	behind  bool // somebody else may have written to the store
 
 	counted     bool
 	pending     int64 // as last counted
@@ -56,10 +57,7 @@ type desk struct {
 func (d *desk) tick(stop context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(stop), tickTimeout)
 	defer cancel()
-	plan, ok := d.Feed.Current()
-	if !ok || plan.Slots == 0 {
-		return d.session.Ping(ctx)
-	}
+	plan, _ := d.Feed.Current()
 	if d.tally == nil && !d.load(ctx) {
 		return d.session.Ping(ctx)
 	}
@@ -227,10 +225,18 @@ func (d *desk) save(ctx context.Context, r v1alpha1.Report, now time.Time) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
+	if d.behind {
+		if _, err := d.Store.Load(ctx); err != nil {
+			d.Log.Warn("Cannot read the report", "error", err)
+			return
+		}
+	}
+	d.behind = true
 	if err := d.put(ctx, r); err != nil {
 		d.Log.Warn("Cannot write the report", "error", err)
 		return
 	}
+	d.behind = false
 	d.written, d.savedAt = &r, now
 }
 

@@ -25,6 +25,11 @@ func (m *Model) batch(s *State, w int, out []Next) []Next {
 		}
 	case Leaving:
 		n := *s
+		if s.Sessions[2*w].Slot {
+			// The slot goes first: a slot without its epoch lock would be one that nobody waits for.
+			releaseSlot(&n, w)
+			return append(out, Next{step(ReleaseSlot, w, 0), n})
+		}
 		m.releaseEpoch(&n, w)
 		m.ready(&n, w)
 		return append(out, Next{step(ReleaseEpoch, w, 0), n})
@@ -33,13 +38,7 @@ func (m *Model) batch(s *State, w int, out []Next) []Next {
 }
 
 func (m *Model) betweenBatches(s *State, w int, out []Next) []Next {
-	if m.outdated(s, w) {
-		// The slot goes first: a slot without its epoch lock would be one that nobody waits for.
-		n := *s
-		releaseSlot(&n, w)
-		n.Workers[w].Phase = Leaving
-		out = append(out, Next{step(ReleaseSlot, w, 0), n})
-	}
+	out = m.giveUp(s, w, m.retreat(s, w, out))
 	if s.Workers[w].Waits != 0 { // only with SlotFirst
 		return out
 	}

@@ -1,6 +1,9 @@
 package model
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Limits of an instance, set by the width of the fields of [State].
 const (
@@ -19,6 +22,7 @@ type Plan struct{ Epoch, Slots uint8 }
 type Job struct {
 	Group int
 	// Plans are published in this order. A controller that has lost its status may publish one epoch with two slot counts.
+	// If the last epoch is such a one, another plan above it is published once a worker that has met a rival asks for it.
 	Plans []Plan
 }
 
@@ -51,7 +55,8 @@ type Mistake uint32
 // Each mistake leaves out one rule of the fence.
 const (
 	LookFirst           Mistake = 1 << iota // looks at the epoch locks before taking its own
-	AcceptTwoSlotCounts                     // takes the same epoch with another slot count for its own
+	AcceptTwoSlotCounts                     // compares epoch locks by the epoch alone: other slot counts are no other plan
+	NoAsk                                   // yields to more slots in its epoch without asking for a plan above
 	EpochWithoutSlots                       // the epoch lock does not carry the slot count
 	NoWait                                  // does not wait for older epochs
 	WaitForSlotsOnly                        // waits for older sessions that hold a slot, not for older epochs
@@ -77,6 +82,7 @@ const (
 type Model struct {
 	Config
 	slotRows [maxSlots + 1][maxSlots + 1]uint16 // [n][k]: rows of slot k of n
+	regular  [maxJobs]int                       // plans that are published unasked
 	allRows  uint16
 }
 
@@ -92,10 +98,15 @@ func New(c Config) (*Model, error) {
 	case c.BatchRows < 1:
 		return nil, fmt.Errorf("model: batch of %d rows", c.BatchRows)
 	}
-	for i, job := range c.Jobs {
+	m := &Model{}
+	c.Jobs = slices.Clone(c.Jobs)
+	for i := range c.Jobs {
+		job := &c.Jobs[i]
 		if len(job.Plans) == 0 {
 			return nil, fmt.Errorf("model: job %d has no plan", i)
 		}
+		m.regular[i] = len(job.Plans)
+		job.Plans = settled(job.Plans)
 		for _, p := range job.Plans {
 			if p.Epoch < 1 || p.Epoch > maxEpoch || p.Slots > maxSlots {
 				return nil, fmt.Errorf("model: plan (%d,%d) of job %d out of range", p.Epoch, p.Slots, i)
@@ -110,7 +121,7 @@ func New(c Config) (*Model, error) {
 	if c.Check == 0 {
 		c.Check = allProperties
 	}
-	m := &Model{Config: c, allRows: uint16(1<<len(c.Rows) - 1)}
+	m.Config, m.allRows = c, uint16(1<<len(c.Rows)-1)
 	for n := 1; n <= maxSlots; n++ {
 		for k := range n {
 			for i, id := range c.Rows {
@@ -123,6 +134,17 @@ func New(c Config) (*Model, error) {
 	return m, nil
 }
 
+// settled appends a plan above the last epoch if that has two slot counts.
+func settled(plans []Plan) []Plan {
+	last := plans[len(plans)-1]
+	for _, p := range plans {
+		if p.Epoch == last.Epoch && p.Slots != last.Slots {
+			return append(slices.Clone(plans), Plan{last.Epoch + 1, last.Slots})
+		}
+	}
+	return plans
+}
+
 // covers is MOD(id, n) IN (k, k - n): Go's remainder has the sign of the dividend, as PostgreSQL's has.
 func (m *Model) covers(id, n, k int) bool {
 	r := id % n
@@ -131,7 +153,7 @@ func (m *Model) covers(id, n, k int) bool {
 
 func (m *Model) wrong(x Mistake) bool { return m.Mistakes&x != 0 }
 
-// plan is the plan that worker w has heard of.
+// plan is the newest plan that worker w has heard of from the API.
 func (m *Model) plan(s *State, w int) Mark {
 	return markOf(m.Jobs[m.Workers[w].Job].Plans[s.Workers[w].View])
 }

@@ -21,7 +21,7 @@ func (m *Model) faults(s *State, out []Next) []Next {
 				m.abandon(&n, w)
 				out = append(out, Next{step(KillClient, w, 0), n})
 			}
-		case s.Workers[w].View > 0 || s.Workers[w].Phase == Severed:
+		case s.Workers[w].View > 0 || s.Workers[w].Follow != 0 || s.Workers[w].Phase == Severed:
 			n := *s
 			n.Workers[w] = Worker{}
 			out = append(out, Next{step(KillClient, w, 0), n})
@@ -39,7 +39,8 @@ func (m *Model) faults(s *State, out []Next) []Next {
 	return out
 }
 
-// end is the end of session i: its transaction is lost, its locks are free, its client (if any) starts anew.
+// end is the end of session i: its transaction is lost, its locks are free, its client (if any) starts anew, with the plan it
+// knows.
 func (m *Model) end(s *State, i int) {
 	s.Sessions[i] = Session{}
 	m.forget(s, i)
@@ -49,7 +50,7 @@ func (m *Model) end(s *State, i int) {
 			k.Phase, k.Waits = Severed, 0
 			return
 		}
-		*k = Worker{View: k.View}
+		*k = Worker{View: k.View, Follow: k.Follow}
 	}
 }
 

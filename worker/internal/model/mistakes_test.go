@@ -5,7 +5,8 @@ import "testing"
 var (
 	up     = one(2, []int{-1, 2}, 1, Plan{1, 1}, Plan{2, 2})
 	down   = one(2, []int{-1, 2}, 1, Plan{1, 2}, Plan{2, 1})
-	twice  = one(2, []int{-1, 2}, 1, Plan{1, 1}, Plan{1, 2})
+	twice  = one(2, []int{-1}, 1, Plan{1, 1}, Plan{1, 2})
+	split  = with(one(2, []int{-1}, 1, Plan{1, 1}, Plan{1, 2}), blind(0))
 	rivals = two(1, [2]int{0, 1}, []int{-1, 2}, 1, Plan{1, 1}, Plan{2, 1})
 	robbed = with(up, userUnlocks)
 )
@@ -20,6 +21,7 @@ var mistakes = []struct {
 }{
 	{"looking before taking the epoch lock", LookFirst, up, []Property{EffectOnce, NoOverlap, SlotsApart}},
 	{"the same epoch with two slot counts", AcceptTwoSlotCounts, twice, []Property{EffectOnce, NoOverlap, SlotsApart}},
+	{"yielding to more slots without asking for a plan above", NoAsk, split, []Property{Finishes}},
 	{"an epoch lock without slot count, two plans", EpochWithoutSlots, twice, []Property{EffectOnce, NoOverlap, SlotsApart}},
 	{"an epoch lock without slot count, one follows", EpochWithoutSlots, with(up, blind(0)), []Property{EffectOnce, NoOverlap, SlotsApart}},
 	{"not waiting for older epochs", NoWait, up, []Property{EffectOnce, NoOverlap, SlotsApart}},

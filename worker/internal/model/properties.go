@@ -83,14 +83,14 @@ func (m *Model) shareKey(i, j int, s *State) bool {
 	return m.Workers[i/2].Ordinal%a == m.Workers[j/2].Ordinal%a
 }
 
-// finished is the end for one of the jobs: newest plan in force, each slot held under it, rows done, Complete said.
+// finished is the end for one of the jobs: all plans published (the one that nobody may have asked for aside), the newest in
+// force, each slot held under it, rows done, Complete said.
 func (m *Model) finished(s *State) bool {
 	if s.Done != m.allRows || !s.Complete {
 		return false
 	}
 	for j, job := range m.Jobs {
-		last := len(job.Plans) - 1
-		want := markOf(job.Plans[last])
+		want := markOf(job.Plans[s.Published[j]])
 		held := uint8(0)
 		for w, seat := range m.Workers {
 			x := &s.Sessions[2*w]
@@ -98,7 +98,7 @@ func (m *Model) finished(s *State) bool {
 				held++
 			}
 		}
-		if int(s.Published[j]) == last && held == want.slots() {
+		if int(s.Published[j]) >= m.regular[j]-1 && held == want.slots() {
 			return true
 		}
 	}

@@ -2,6 +2,6 @@
 
 package model
 
-const walks = 150
+const walks = 60
 
 var large []instance

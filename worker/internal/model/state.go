@@ -2,7 +2,8 @@ package model
 
 import "math/bits"
 
-// A Mark is the value of an epoch lock: the epoch and the slot count that goes with it. Zero is no lock.
+// A Mark is the value of an epoch lock: the epoch and the slot count that goes with it. Marks compare as integers, by epoch
+// and then by slots. Zero is no lock.
 type Mark uint8
 
 func markOf(p Plan) Mark { return Mark(p.Epoch<<4 | p.Slots) }
@@ -22,7 +23,7 @@ const (
 	Entered                // epoch lock taken, others not looked at
 	Waiting                // looked; older epochs, then the slot
 	Working                // holds the slot, batch by batch
-	Leaving                // slot free again, epoch lock still held
+	Leaving                // lets go of its slot, if it has one, and then of its epoch
 	Peeked                 // only with LookFirst: looked, nothing taken
 	Severed                // only with SilentReconnect: session lost, believes itself Working
 )
@@ -52,10 +53,11 @@ func (c Claim) held() bool { return c == Asked || c == Granted }
 
 // A Worker is the client side.
 type Worker struct {
-	Phase Phase
-	View  uint8  // index of the newest plan heard of
-	Obey  Mark   // entered under this; before that, the epoch lock to follow, or zero to go by the plan
-	Waits uint16 // sessions of older epochs seen at the look and still holding them
+	Phase  Phase
+	View   uint8  // index of the newest plan heard of
+	Follow Mark   // an epoch lock above that plan; zero to go by the plan
+	Obey   Mark   // entered under this
+	Waits  uint16 // sessions of smaller marks seen at the look and still holding them
 }
 
 // A Session is the server side: its advisory locks and its transaction.
@@ -74,13 +76,14 @@ type State struct {
 	Workers   [maxWorkers]Worker
 	Sessions  [maxSessions]Session
 	Published [maxJobs]uint8
+	Asked     [maxJobs]bool // a worker has asked for a plan above two of one epoch
 	Done      uint16
 	Doubled   bool // an effect was committed a second time
 	Complete  bool
 }
 
 const (
-	workerBytes  = 5
+	workerBytes  = 6
 	sessionBytes = 5
 	sharedBytes  = maxJobs + 3
 )
@@ -94,7 +97,7 @@ func (m *Model) width() int {
 func (m *Model) encode(b []byte, s *State) []byte {
 	for w := range m.Workers {
 		k := &s.Workers[w]
-		b = append(b, byte(k.Phase), k.View, byte(k.Obey), byte(k.Waits), byte(k.Waits>>8))
+		b = append(b, byte(k.Phase), k.View, byte(k.Follow), byte(k.Obey), byte(k.Waits), byte(k.Waits>>8))
 	}
 	for i := range 2 * len(m.Workers) {
 		x := &s.Sessions[i]
@@ -102,13 +105,13 @@ func (m *Model) encode(b []byte, s *State) []byte {
 			byte(x.Epoch), byte(x.Work), byte(x.Rows), byte(x.Rows>>8))
 	}
 	b = append(b, s.Published[:]...)
-	return append(b, byte(s.Done), byte(s.Done>>8), bit(s.Doubled)|bit(s.Complete)<<1)
+	return append(b, byte(s.Done), byte(s.Done>>8), bit(s.Doubled)|bit(s.Complete)<<1|bit(s.Asked[0])<<2|bit(s.Asked[1])<<3)
 }
 
 // decode is the inverse of encode.
 func (m *Model) decode(b []byte) (s State) {
 	for w := range m.Workers {
-		s.Workers[w] = Worker{Phase: Phase(b[0]), View: b[1], Obey: Mark(b[2]), Waits: uint16(b[3]) | uint16(b[4])<<8}
+		s.Workers[w] = Worker{Phase: Phase(b[0]), View: b[1], Follow: Mark(b[2]), Obey: Mark(b[3]), Waits: uint16(b[4]) | uint16(b[5])<<8}
 		b = b[workerBytes:]
 	}
 	for i := range 2 * len(m.Workers) {
@@ -119,6 +122,7 @@ func (m *Model) decode(b []byte) (s State) {
 	copy(s.Published[:], b)
 	b = b[maxJobs:]
 	s.Done, s.Doubled, s.Complete = uint16(b[0])|uint16(b[1])<<8, b[2]&1 != 0, b[2]&2 != 0
+	s.Asked = [maxJobs]bool{b[2]&4 != 0, b[2]&8 != 0}
 	return s
 }
 

@@ -17,10 +17,10 @@ func (m *Model) Steps(s *State, out []Next) []Next {
 	return m.faults(s, m.server(s, out))
 }
 
-// publish is the controller's part.
+// publish is the controller's part. The plan beyond the regular ones is its answer to a worker that asks.
 func (m *Model) publish(s *State, out []Next) []Next {
 	for j, job := range m.Jobs {
-		if int(s.Published[j])+1 < len(job.Plans) {
+		if next := int(s.Published[j]) + 1; next < m.regular[j] || next < len(job.Plans) && s.Asked[j] {
 			n := *s
 			n.Published[j]++
 			out = append(out, Next{Step{Kind: Publish, Who: uint8(j), Mark: markOf(job.Plans[n.Published[j]])}, n})
@@ -29,29 +29,27 @@ func (m *Model) publish(s *State, out []Next) []Next {
 	return out
 }
 
-// hear is the watch's part; a plan that is stale for long is this step taken late.
+// hear is the watch's part; a plan that is stale for long is this step taken late. A plan of the epoch that the worker follows
+// replaces what it has seen in the locks; an older one does not.
 func (m *Model) hear(s *State, w int, out []Next) []Next {
 	if m.Workers[w].Blind || s.Workers[w].View >= s.Published[m.Workers[w].Job] {
 		return out
 	}
 	n := *s
-	n.Workers[w].View++
+	k := &n.Workers[w]
+	k.View++
+	if m.plan(&n, w).epoch() >= k.Follow.epoch() {
+		k.Follow = 0
+	}
 	return append(out, Next{step(Hear, w, m.plan(&n, w)), n})
 }
 
-// target is the plan that worker w would enter under: its own, or that of the lock it follows if it is not older.
+// target is the plan that worker w would enter under: the newest it has heard of, or has seen in the locks.
 func (m *Model) target(s *State, w int) Mark {
-	own, follow := m.plan(s, w), s.Workers[w].Obey
-	if follow != 0 && follow.epoch() >= own.epoch() {
+	if follow := s.Workers[w].Follow; follow != 0 {
 		return follow
 	}
-	return own
-}
-
-// outdated says that worker w has heard of a plan that is to replace the one it has entered under.
-func (m *Model) outdated(s *State, w int) bool {
-	own, in := m.plan(s, w), s.Workers[w].Obey
-	return own.epoch() > in.epoch() || own.epoch() == in.epoch() && own != in
+	return m.plan(s, w)
 }
 
 // enter is the entry protocol, one step of worker w, up to the slot lock.
@@ -60,6 +58,9 @@ func (m *Model) enter(s *State, w int, out []Next) []Next {
 	case Down, Severed:
 		return m.connect(s, w, out)
 	case Unclaimed:
+		if m.target(s, w).slots() == 0 {
+			return m.pause(s, w, out)
+		}
 		n := *s
 		n.Sessions[2*w].Claim = Asked
 		n.Workers[w].Phase = Claimed
@@ -69,23 +70,29 @@ func (m *Model) enter(s *State, w int, out []Next) []Next {
 	case Ready:
 		t := m.target(s, w)
 		switch {
+		case t.slots() == 0:
+			return m.pause(s, w, out)
 		case m.Workers[w].Ordinal >= t.slots():
 			return m.peek(s, w, t, out)
 		case m.wrong(LookFirst):
-			return m.look(s, w, t, Peeked, out)
+			return m.lookFirst(s, w, t, out)
 		}
 		return m.takeEpoch(s, w, t, Entered, out)
 	case Peeked:
 		return m.takeEpoch(s, w, s.Workers[w].Obey, Waiting, out)
 	case Entered:
-		return m.look(s, w, s.Workers[w].Obey, Waiting, out)
+		return m.look(s, w, out)
 	case Waiting:
 		return m.wait(s, w, out)
 	}
 	return out
 }
 
+// connect opens a session. In a pause not even that is kept.
 func (m *Model) connect(s *State, w int, out []Next) []Next {
+	if m.target(s, w).slots() == 0 {
+		return out
+	}
 	n := *s
 	n.Sessions[2*w] = Session{Live: true}
 	k := &n.Workers[w]
@@ -102,6 +109,12 @@ func (m *Model) connect(s *State, w int, out []Next) []Next {
 		k.Phase = Ready
 	}
 	return append(out, Next{step(Connect, w, 0), n})
+}
+
+func (m *Model) pause(s *State, w int, out []Next) []Next {
+	n := *s
+	m.end(&n, 2*w)
+	return append(out, Next{step(Pause, w, 0), n})
 }
 
 // lookForRivals follows AskClaim. A newcomer that meets a rival lets go of its claim before it tries again.
@@ -126,32 +139,28 @@ func (m *Model) lookForRivals(s *State, w int, out []Next) []Next {
 	return append(out, Next{step(WinClaim, w, 0), n})
 }
 
-// peek is a look by a worker that has no slot in its plan, or in the one it follows, and takes no lock: the plan may be stale, and
-// the epoch that it follows may be over.
+// peek is a look by a worker that has no slot in its plan, or in the one it follows, and takes no lock: the plan may be stale.
 func (m *Model) peek(s *State, w int, t Mark, out []Next) []Next {
-	if m.wrong(SurplusSleeps) {
+	v := m.epochs(s, w, t)
+	n := *s
+	if m.meet(&n, w, v.newer); n == *s || m.wrong(SurplusSleeps) {
 		return out
 	}
-	n := *s
-	if v := m.epochs(s, w, t); v.newer != 0 {
-		n.Workers[w].Obey = v.newer
-		return append(out, Next{step(Peek, w, v.newer), n})
-	}
-	if s.Workers[w].Obey == t && !m.held(s, w, t) {
-		n.Workers[w].Obey = 0
-		return append(out, Next{step(Unfollow, w, t), n})
-	}
-	return out
+	return append(out, Next{step(Peek, w, v.newer), n})
 }
 
-// held says whether any session of w's group holds epoch lock e.
-func (m *Model) held(s *State, w int, e Mark) bool {
-	for i := range 2 * len(m.Workers) {
-		if s.Sessions[i].Epoch == e && m.group(i/2) == m.group(w) {
-			return true
+// meet is what worker w makes of a bigger mark. A newer epoch it follows, for the API server may be away. One of its own epoch
+// with more slots it does not: nobody can know which of the two is right, and only a plan above both can settle it.
+func (m *Model) meet(s *State, w int, bigger Mark) {
+	own := m.target(s, w).epoch()
+	switch j := m.Workers[w].Job; {
+	case bigger.epoch() > own:
+		if !m.wrong(NoFollow) {
+			s.Workers[w].Follow = bigger
 		}
+	case bigger.epoch() == own && bigger != m.target(s, w) && !m.wrong(NoAsk):
+		s.Asked[j] = m.regular[j] < len(m.Jobs[j].Plans)
 	}
-	return false
 }
 
 func (m *Model) takeEpoch(s *State, w int, t Mark, then Phase, out []Next) []Next {
@@ -166,9 +175,8 @@ func (m *Model) takeEpoch(s *State, w int, t Mark, then Phase, out []Next) []Nex
 
 // An epochView is what a look at the epoch locks of the others shows, compared with one's own.
 type epochView struct {
-	newer Mark   // the newest of the newer ones
-	rival Mark   // the same epoch with another slot count
-	older uint16 // the sessions of the older ones
+	newer Mark   // the biggest of the bigger marks
+	older uint16 // the sessions of the smaller ones
 }
 
 func (m *Model) epochs(s *State, w int, mine Mark) (v epochView) {
@@ -184,18 +192,10 @@ func (m *Model) epochs(s *State, w int, mine Mark) (v epochView) {
 			if !m.wrong(WaitForSlotsOnly) || s.Sessions[i].Slot {
 				v.older |= 1 << i
 			}
-		case e.slots() != mine.slots():
-			v.rival = max(v.rival, e)
 		}
 	}
-	if m.wrong(EpochWithoutSlots) {
-		v.rival = 0
-		if v.newer != 0 {
-			v.newer |= mine & 15
-		}
-	}
-	if m.wrong(AcceptTwoSlotCounts) {
-		v.rival = 0
+	if m.wrong(EpochWithoutSlots) && v.newer != 0 {
+		v.newer |= mine & 15
 	}
 	if m.wrong(NoWait) {
 		v.older = 0
@@ -203,49 +203,78 @@ func (m *Model) epochs(s *State, w int, mine Mark) (v epochView) {
 	return v
 }
 
-// rank is what makes one epoch lock newer than another: the epoch alone.
+// rank is what makes one epoch lock bigger than another: the epoch, then the slots. Two slot counts of one epoch are two plans,
+// and the one with fewer slots counts as the older: exactly one of the two yields.
 func (m *Model) rank(e Mark) uint8 {
-	if m.wrong(CompareSlotsFirst) {
+	switch {
+	case m.wrong(AcceptTwoSlotCounts | EpochWithoutSlots):
+		return e.epoch()
+	case m.wrong(CompareSlotsFirst):
 		return e.slots()<<4 | e.epoch()
 	}
-	return e.epoch()
+	return uint8(e)
 }
 
-// look is step 2 of the entry. Whoever is not the newest lets go; the newest waits for the older ones.
-func (m *Model) look(s *State, w int, mine Mark, then Phase, out []Next) []Next {
+// look is step 2 of the entry. Whoever sees a bigger mark lets go; the biggest waits for the smaller ones.
+func (m *Model) look(s *State, w int, out []Next) []Next {
+	mine := s.Workers[w].Obey
 	v := m.epochs(s, w, mine)
-	n := *s
-	k := &n.Workers[w]
-	if v.newer == 0 && v.rival == 0 {
-		k.Phase, k.Obey, k.Waits = then, mine, v.older
-		if m.wrong(ReadEarly) {
-			n.Sessions[2*w].Rows = m.pick(s, w, mine)
-		}
-		return append(out, Next{step(LookOK, w, mine), n})
+	if v.newer != 0 {
+		return m.retreat(s, w, out)
 	}
-	m.releaseEpoch(&n, w)
-	k.Phase, k.Obey = Ready, 0
+	n := *s
+	n.Workers[w].Phase, n.Workers[w].Waits = Waiting, v.older
+	if m.wrong(ReadEarly) {
+		n.Sessions[2*w].Rows = m.pick(s, w, mine)
+	}
+	return append(out, Next{step(LookOK, w, mine), n})
+}
+
+// lookFirst is the look of a worker that has taken nothing yet.
+func (m *Model) lookFirst(s *State, w int, t Mark, out []Next) []Next {
+	v := m.epochs(s, w, t)
+	n := *s
+	if v.newer != 0 {
+		m.meet(&n, w, v.newer)
+		return append(out, Next{step(Retreat, w, v.newer), n})
+	}
+	n.Workers[w].Phase, n.Workers[w].Obey, n.Workers[w].Waits = Peeked, t, v.older
+	return append(out, Next{step(LookOK, w, t), n})
+}
+
+// retreat is a look, at the entry, at a poll or between two batches, that shows a bigger mark. After it the worker may enter again:
+// under the epoch it follows, or under its own plan, which succeeds only when the rival is gone.
+func (m *Model) retreat(s *State, w int, out []Next) []Next {
+	v := m.epochs(s, w, s.Workers[w].Obey)
 	if v.newer == 0 {
-		// Nobody can know which of the two is right: go by the plan, or join the other. A worker that has no slot in
-		// the other must not join, it would take no lock and wait for ever.
-		out = append(out, Next{step(Retreat, w, 0), n})
-		if m.Workers[w].Ordinal < v.rival.slots() {
-			k.Obey = v.rival
-			out = append(out, Next{step(Retreat, w, v.rival), n})
-		}
 		return out
 	}
-	if !m.wrong(NoFollow) {
-		k.Obey = v.newer
-	}
-	return append(out, Next{step(Retreat, w, k.Obey), n})
+	n := *s
+	m.meet(&n, w, v.newer)
+	leave(&n, w)
+	return append(out, Next{step(Retreat, w, v.newer), n})
 }
 
-// wait is the time between the look and the slot: older epochs go by themselves or are ended, then the slot is tried.
+// giveUp lets go because a new plan has come.
+func (m *Model) giveUp(s *State, w int, out []Next) []Next {
+	if m.target(s, w) == s.Workers[w].Obey {
+		return out
+	}
+	n := *s
+	leave(&n, w)
+	return append(out, Next{step(GiveUp, w, 0), n})
+}
+
+func leave(s *State, w int) {
+	k := &s.Workers[w]
+	k.Phase, k.Obey, k.Waits = Leaving, 0, 0
+}
+
+// wait is the time between the look and the slot: smaller marks go by themselves or are ended, then the slot is tried.
 func (m *Model) wait(s *State, w int, out []Next) []Next {
 	k := s.Workers[w]
 	for i := range 2 * len(m.Workers) {
-		if k.Waits&(1<<i) == 0 || s.Sessions[i].Epoch == 0 || s.Sessions[i].Epoch.epoch() >= k.Obey.epoch() {
+		if k.Waits&(1<<i) == 0 || s.Sessions[i].Epoch == 0 || m.rank(s.Sessions[i].Epoch) >= m.rank(k.Obey) {
 			continue
 		}
 		n := *s
@@ -256,12 +285,7 @@ func (m *Model) wait(s *State, w int, out []Next) []Next {
 		}
 		out = append(out, Next{Step{Kind: Terminate, Who: uint8(w), Peer: uint8(i)}, n})
 	}
-	if m.outdated(s, w) {
-		n := *s
-		m.releaseEpoch(&n, w)
-		m.ready(&n, w)
-		out = append(out, Next{step(GiveUp, w, 0), n})
-	}
+	out = m.giveUp(s, w, m.retreat(s, w, out))
 	if (k.Waits == 0 || m.wrong(SlotFirst)) && !m.slotTaken(s, w) {
 		n := *s
 		n.Workers[w].Phase = Working

@@ -17,7 +17,7 @@ const (
 	Yield
 	WinClaim
 	Peek
-	Unfollow
+	Pause
 	TakeEpoch
 	LookOK
 	Retreat
@@ -59,13 +59,13 @@ var sentences = map[Kind]string{
 	AskClaim:     "worker %d takes owner and conflict lock",
 	Yield:        "worker %d sees a rival and lets go of its claim",
 	WinClaim:     "worker %d sees no rival, the table is its job's",
-	Peek:         "worker %d has no slot, sees epoch %s and follows it",
-	Unfollow:     "worker %d sees that epoch %s is over and goes by its plan again",
+	Peek:         "worker %d has no slot, looks and sees bigger %s",
+	Pause:        "worker %d closes its session, the job is paused",
 	TakeEpoch:    "worker %d takes epoch %s",
-	LookOK:       "worker %d looks: nothing newer than %s",
-	Retreat:      "worker %d looks, sees a newer or rival epoch and lets go",
+	LookOK:       "worker %d looks: nothing bigger than %s",
+	Retreat:      "worker %d looks, sees bigger %s and is to let go",
 	Terminate:    "worker %d terminates %s",
-	GiveUp:       "worker %d lets go, a new plan has come",
+	GiveUp:       "worker %d is to let go, a new plan has come",
 	TakeSlot:     "worker %d takes its slot under %s",
 	Begin:        "worker %d reads a batch and applies it",
 	SendCommit:   "worker %d sends COMMIT",
@@ -73,7 +73,7 @@ var sentences = map[Kind]string{
 	UnlockAll:    "SQL of worker %d's user calls pg_advisory_unlock_all()",
 	Commit:       "%s commits",
 	SayComplete:  "worker %d says Complete",
-	ReleaseSlot:  "worker %d unlocks its slot to hand over",
+	ReleaseSlot:  "worker %d unlocks its slot",
 	ReleaseEpoch: "worker %d unlocks its epoch",
 	SessionEnds:  "%s ends",
 	KillSession:  "session of worker %d is ended by someone",

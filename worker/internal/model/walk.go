@@ -75,7 +75,8 @@ func RandomConfig(seed uint64) Config {
 				job.Plans = append(job.Plans, Plan{uint8(e), uint8(1 + rnd.IntN(per))})
 			}
 		}
-		job.Plans = append(job.Plans, Plan{job.Plans[len(job.Plans)-1].Epoch + 1, uint8(1 + rnd.IntN(per))})
+		last := job.Plans[len(job.Plans)-1].Epoch
+		job.Plans = append(job.Plans, Plan{last + uint8(rnd.IntN(2)), uint8(1 + rnd.IntN(per))})
 		c.Jobs = append(c.Jobs, job)
 		for k := range per {
 			c.Workers = append(c.Workers, Seat{Job: j, Ordinal: uint8(k)})

@@ -35,17 +35,21 @@ func TestWalksFindMistakes(t *testing.T) {
 		{"a silent reconnect", SilentReconnect | NoOwnLockCheck, EffectOnce},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			calm := 0
+			if tt.breaks == Finishes {
+				calm = calmSteps
+			}
 			for seed := range uint64(3000) {
 				c := with(RandomConfig(seed), mistake(tt.wrong))
 				c.Check, c.SkipLocked = tt.breaks, false
-				v, err := Walk(c, seed, faultySteps, calmSteps)
+				v, err := Walk(c, seed, faultySteps, calm)
 				if err != nil {
 					t.Fatal(err)
 				}
 				if v == nil {
 					continue
 				}
-				again, err := Walk(c, seed, faultySteps, calmSteps)
+				again, err := Walk(c, seed, faultySteps, calm)
 				if err != nil || again.String() != v.String() {
 					t.Fatalf("seed %d walks another path: %v %v", seed, again, err)
 				}
