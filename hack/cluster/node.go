@@ -175,6 +175,9 @@ func (n *Node) ready(ctx context.Context) error {
 	return serviceRoutes(ctx)
 }
 
+// Alive says whether the node is up and takes pods.
+func (n *Node) Alive(ctx context.Context) bool { return n.ready(ctx) == nil }
+
 // process is one of the servers that are not of the control plane.
 func (n *Node) process(name string) *process {
 	return &process{name: name, dir: n.dir, detached: true}
