@@ -69,12 +69,17 @@ image: ## Build dist/image.tar, the image with both programs, without Docker.
 test: test-unit test-e2e ## Run every test: what proves that it works. Needs root on Linux.
 
 .PHONY: test-unit
-test-unit: ## Run all tests but the end-to-end ones, with real PostgreSQL and API servers.
+test-unit: servers ## Run all tests but the end-to-end ones, with real PostgreSQL and API servers.
 	$(GO) test -race -timeout 30m ./...
 
 .PHONY: test-e2e
-test-e2e: ## Run the end-to-end tests on a real node, which they start and remove. Needs root on Linux.
+test-e2e: servers ## Run the end-to-end tests on a real node, which they start and remove. Needs root on Linux.
 	$(GO) test -tags e2e -count 1 -timeout 60m ./hack/e2e/...
+
+# Built beforehand, because the first build takes longer than go test lets a test run.
+.PHONY: servers
+servers:
+	$(GO) run ./hack/cluster/cmd/cluster build
 
 .PHONY: bench
 bench: ## Measure workers against plain sessions, and the steps of the protocol.

@@ -162,17 +162,12 @@ func newJob(t *testing.T, server *postgres.Server, rows int, statement string) *
 // connect opens the test's own connection, again if need be.
 func (j *job) connect() {
 	j.t.Helper()
-	db, err := pgx.Connect(j.t.Context(), j.uri)
-	if err != nil {
-		j.t.Fatal(err)
-	}
-	j.db = db
-	j.t.Cleanup(func() { _ = db.Close(context.Background()) })
+	j.db = postgres.Connect(j.t, j.uri)
 }
 
-func (j *job) exec(sql string, args ...any) {
+func (j *job) exec(sql string) {
 	j.t.Helper()
-	if _, err := j.db.Exec(j.t.Context(), sql, args...); err != nil {
+	if _, err := j.db.Exec(j.t.Context(), sql); err != nil {
 		j.t.Fatalf("%s: %v", sql, err)
 	}
 }

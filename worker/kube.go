@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"shardedjob.dev/api/v1alpha1"
+	"shardedjob.dev/worker/internal/sleep"
 )
 
 // reportStore is the report ConfigMap. The operator made it; workers only patch it, by a merge patch: server-side apply
@@ -132,7 +133,7 @@ func (b *noticeBoard) run(ctx context.Context) {
 			return
 		case <-b.change:
 		}
-		if !sleep(ctx, rand.N(noticeJitter)) {
+		if !sleep.For(ctx, rand.N(noticeJitter)) {
 			continue
 		}
 		b.mu.Lock()
@@ -143,7 +144,7 @@ func (b *noticeBoard) run(ctx context.Context) {
 		}
 		if err := b.write(ctx, want); err != nil {
 			b.log.Warn("Cannot write the notice", "error", err)
-			if sleep(ctx, noticeRetry) {
+			if sleep.For(ctx, noticeRetry) {
 				b.again()
 			}
 			continue
@@ -183,16 +184,4 @@ func (b *noticeBoard) write(ctx context.Context, p *v1alpha1.Problem) error {
 
 func equalProblems(a, b *v1alpha1.Problem) bool {
 	return (a == nil) == (b == nil) && (a == nil || *a == *b)
-}
-
-// sleep waits and says whether the context still lives.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"shardedjob.dev/worker/coordinator"
 	"shardedjob.dev/worker/fence"
 	"shardedjob.dev/worker/heartbeat"
+	"shardedjob.dev/worker/internal/sleep"
 	"shardedjob.dev/worker/preflight"
 	"shardedjob.dev/worker/shard"
 )
@@ -164,7 +165,7 @@ func (s *shift) check(ctx context.Context, plan v1alpha1.Plan) (*v1alpha1.Proble
 		return problem, err
 	}
 	s.mu.Lock()
-	s.Worker.table = &table{checked}
+	s.table = &table{checked}
 	s.mu.Unlock()
 	s.checked = &plan
 	return nil, nil
@@ -189,7 +190,7 @@ func (s *shift) refused(ctx context.Context, err error, plan v1alpha1.Plan, chan
 			// Not our group to speak in.
 			s.state.problem(problem)
 			s.notices.post(problem)
-			sleep(ctx, time.Second+rand.N(time.Second))
+			sleep.For(ctx, time.Second+rand.N(time.Second))
 			return s.session.Ping(ctx)
 		}
 		// The claim to the group went with the one to the table.

@@ -13,6 +13,7 @@ import (
 	"shardedjob.dev/worker/database"
 	"shardedjob.dev/worker/fence"
 	"shardedjob.dev/worker/heartbeat"
+	"shardedjob.dev/worker/internal/sleep"
 	"shardedjob.dev/worker/process"
 	"shardedjob.dev/worker/shard"
 )
@@ -69,7 +70,7 @@ func (s *shift) work(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim)
 				s.state.problem(database.Problem(err))
 			}
 			s.log.Info("Batch put off", "error", database.Describe(err))
-			sleep(ctx, pause)
+			sleep.For(ctx, pause)
 			continue
 		}
 		backoff = retry

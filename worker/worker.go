@@ -27,6 +27,7 @@ import (
 	"shardedjob.dev/worker/database"
 	"shardedjob.dev/worker/fence"
 	"shardedjob.dev/worker/heartbeat"
+	"shardedjob.dev/worker/internal/sleep"
 	"shardedjob.dev/worker/planfeed"
 )
 
@@ -249,7 +250,7 @@ func (w *Worker) loop(ctx context.Context) {
 			// A short break is not worth a word to the API server.
 			w.notices.post(problem)
 		}
-		sleep(ctx, pause)
+		sleep.For(ctx, pause)
 	}
 }
 

@@ -117,11 +117,7 @@ func TestC13StoppedWorkerIsEnded(t *testing.T) {
 
 func TestA02ServerRestartsInMidRun(t *testing.T) {
 	t.Parallel()
-	server, err := postgres.Start(t.Context(), postgres.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = server.Close() })
+	server := postgres.StartForTest(t, postgres.Options{})
 	j := newJob(t, server, 8000, slow)
 	j.publish(3)
 	j.start(0, 1, 2)
@@ -137,11 +133,7 @@ func TestA02ServerRestartsInMidRun(t *testing.T) {
 
 func TestB09DatabaseDownAtTheStart(t *testing.T) {
 	t.Parallel()
-	server, err := postgres.Start(t.Context(), postgres.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = server.Close() })
+	server := postgres.StartForTest(t, postgres.Options{})
 	j := newJob(t, server, 1000, plain)
 	if err := server.Stop(postgres.Fast); err != nil {
 		t.Fatal(err)

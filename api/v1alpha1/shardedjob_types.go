@@ -34,7 +34,7 @@ type ShardedJob struct {
 	Spec ShardedJobSpec `json:"spec"`
 	// status is what is going on, as last observed. Only the operator writes it.
 	// +optional
-	Status ShardedJobStatus `json:"status,omitempty"`
+	Status ShardedJobStatus `json:"status,omitzero"`
 }
 
 // ShardedJobList is a list of ShardedJobs.
@@ -100,17 +100,17 @@ type ShardedJobSpec struct {
 	// batch bounds the rows and the time of one transaction.
 	// +optional
 	// +kubebuilder:default={}
-	Batch BatchSpec `json:"batch,omitempty"`
+	Batch BatchSpec `json:"batch,omitzero"`
 
 	// failure says what happens to a row whose processing fails.
 	// +optional
 	// +kubebuilder:default={}
-	Failure FailureSpec `json:"failure,omitempty"`
+	Failure FailureSpec `json:"failure,omitzero"`
 
 	// fence sets the times of the locks.
 	// +optional
 	// +kubebuilder:default={}
-	Fence FenceSpec `json:"fence,omitempty"`
+	Fence FenceSpec `json:"fence,omitzero"`
 
 	// suspend stops the work at the next batch boundary and removes the pods. Setting it to false goes on where the
 	// job was.

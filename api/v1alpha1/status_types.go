@@ -103,7 +103,7 @@ type RepartitionStatus struct {
 	Step RepartitionStep `json:"step,omitempty"`
 	// startTime is when it began.
 	// +optional
-	StartTime metav1.Time `json:"startTime,omitempty"`
+	StartTime metav1.Time `json:"startTime,omitzero"`
 	// message says what it waits for.
 	// +optional
 	Message string `json:"message,omitempty"`

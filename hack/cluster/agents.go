@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"context"
 	"fmt"
 )
 
@@ -56,7 +55,7 @@ leaderElection: {leaderElect: false}
 
 // startAgents starts kubelet, scheduler and kube-proxy, each with a certificate of its own. They need no order: each
 // waits for what it needs.
-func (n *Node) startAgents(ctx context.Context, binary string, cp *ControlPlane) error {
+func (n *Node) startAgents(binary string, cp *ControlPlane) error {
 	pki := cp.ca
 	for name, who := range map[string]struct {
 		user   string

@@ -27,7 +27,7 @@ const Version = "v1.37.2"
 
 const (
 	// BridgeIP is the machine's own address on the bridge of the node: where pods reach servers that run on
-	// the machine itself, such as PostgreSQL. 198.18.0.0/15 is set aside for tests (RFC 2544), so it is never a real neighbour.
+	// the machine itself, such as PostgreSQL. 198.18.0.0/15 is set aside for tests (RFC 2544), so it is never a real neighbor.
 	BridgeIP = "198.18.0.1"
 	// PodCIDR holds the addresses of pods, and BridgeIP.
 	PodCIDR = "198.18.0.0/16"

@@ -215,7 +215,7 @@ func TestFailedStartQuotesTheLog(t *testing.T) {
 	failing := &process{name: "failing", path: "/bin/sh", args: []string{"-c", "echo out of luck; exit 1"}, dir: t.TempDir()}
 	err := failing.start()
 	if err == nil {
-		err = failing.awaitReady(t.Context(), func(ctx context.Context) error { return context.Canceled })
+		err = failing.awaitReady(t.Context(), func(context.Context) error { return context.Canceled })
 	}
 	g.Expect(err).To(MatchError(ContainSubstring("out of luck")))
 }

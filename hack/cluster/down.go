@@ -15,7 +15,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 )
 
 // podsGrace is how long pods may take to end before the node goes down.
@@ -69,12 +68,7 @@ func (n *Node) deletePods(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, podsGrace+20*time.Second)
 	defer cancel()
 	err := func() error {
-		config, err := n.Config()
-		if err != nil {
-			return err
-		}
-		config.Timeout = 5 * time.Second
-		client, err := kubernetes.NewForConfig(config)
+		client, err := n.client()
 		if err != nil {
 			return err
 		}

@@ -74,7 +74,7 @@ func (id identity) signal(sig syscall.Signal) error {
 	if err != nil {
 		return err
 	}
-	defer held.Release()
+	defer func() { _ = held.Release() }()
 	if !id.alive() {
 		return os.ErrProcessDone
 	}

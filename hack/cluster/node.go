@@ -123,7 +123,7 @@ func (n *Node) up(ctx context.Context, binary string) error {
 	if err := n.loadPause(ctx); err != nil {
 		return err
 	}
-	if err := n.startAgents(ctx, binary, cp); err != nil {
+	if err := n.startAgents(binary, cp); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
@@ -135,6 +135,20 @@ func (n *Node) up(ctx context.Context, binary string) error {
 	return nil
 }
 
+// client gives up on each request soon, since the API server may be gone.
+func (n *Node) client() (*kubernetes.Clientset, error) {
+	config, err := n.Config()
+	if err != nil {
+		return nil, err
+	}
+	config.Timeout = 5 * time.Second
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	return client, nil
+}
+
 // ready returns what is missing until pods can run.
 func (n *Node) ready(ctx context.Context) error {
 	for _, p := range n.processes() {
@@ -142,14 +156,9 @@ func (n *Node) ready(ctx context.Context) error {
 			return fmt.Errorf("%s does not run", p.name)
 		}
 	}
-	config, err := n.Config()
+	client, err := n.client()
 	if err != nil {
 		return err
-	}
-	config.Timeout = 5 * time.Second
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("make client: %w", err)
 	}
 	node, err := client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
 	if err != nil {

@@ -24,13 +24,8 @@ func TestNode(t *testing.T) {
 	g := NewWithT(t)
 	g.SetDefaultEventuallyTimeout(2 * time.Minute)
 	ctx := t.Context()
-	t.Setenv(DirVariable, filepath.Join(t.TempDir(), "node"))
 	before := machine(t)
-
-	node, err := NewNode(t.Output())
-	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() { _ = node.Down(context.Background()) })
-	g.Expect(node.Up(ctx)).To(Succeed())
+	node := nodeUp(g, t)
 	started, err := readIdentity(node.process("kubelet").pidPath())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(node.Up(ctx)).To(Succeed(), "again")
@@ -71,16 +66,22 @@ func TestNode(t *testing.T) {
 	g.Expect(node.Down(ctx)).To(Succeed(), "again")
 }
 
+// nodeUp brings a node up in a folder of its own, and takes it down at the end at the latest.
+func nodeUp(g *WithT, t *testing.T) *Node {
+	t.Setenv(DirVariable, filepath.Join(t.TempDir(), "node"))
+	node, err := NewNode(t.Output())
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { _ = node.Down(context.Background()) })
+	g.Expect(node.Up(t.Context())).To(Succeed())
+	return node
+}
+
 // TestNodeIsTakenDownHalfDead kills what holds the node together and expects Down to clean up after it all the same.
 func TestNodeIsTakenDownHalfDead(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
-	t.Setenv(DirVariable, filepath.Join(t.TempDir(), "node"))
 	before := machine(t)
-	node, err := NewNode(t.Output())
-	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() { _ = node.Down(context.Background()) })
-	g.Expect(node.Up(ctx)).To(Succeed())
+	node := nodeUp(g, t)
 	config, err := node.Config()
 	g.Expect(err).NotTo(HaveOccurred())
 	client := kubernetes.NewForConfigOrDie(config)

@@ -63,7 +63,7 @@ func TestWrite(t *testing.T) {
 	g.Expect(os.WriteFile(program, contents["pause"], 0o755)).To(Succeed())
 	binary, err := elf.Open(program)
 	g.Expect(err).NotTo(HaveOccurred())
-	defer binary.Close()
+	defer func() { _ = binary.Close() }()
 	libraries, err := binary.ImportedLibraries()
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(libraries).To(BeEmpty(), "the program must be static")

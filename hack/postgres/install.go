@@ -186,7 +186,7 @@ func forbidServices(path string) (allow func(), err error) {
 var mainClusterLine = regexp.MustCompile(`(?m)^[ \t]*#?[ \t]*create_main_cluster[ \t]*=.*$`)
 
 // keepMainClusterAway sets create_main_cluster = false in Debian's createcluster.conf, so that the package
-// postgresql does not initialise a cluster that nobody uses.
+// postgresql does not initialize a cluster that nobody uses.
 func keepMainClusterAway(path string) error {
 	old, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -203,7 +203,7 @@ func keepMainClusterAway(path string) error {
 	return nil
 }
 
-// cacheDir is the folder that outlives a run: the locks and the initialised template live there.
+// cacheDir is the folder that outlives a run: the locks and the initialized template live there.
 func cacheDir() (string, error) {
 	base, err := os.UserCacheDir()
 	if err != nil { // no HOME, as under some service managers

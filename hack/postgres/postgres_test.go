@@ -32,16 +32,6 @@ func TestMain(m *testing.M) {
 	Main(m)
 }
 
-func connectTo(t *testing.T, uri string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), uri)
-	if err != nil {
-		t.Fatalf("connecting: %v", err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
-
 func execute(t *testing.T, conn *pgx.Conn, statement string) {
 	t.Helper()
 	if _, err := conn.Exec(t.Context(), statement); err != nil {
@@ -79,7 +69,7 @@ func TestEachTestGetsItsOwnDatabase(t *testing.T) {
 	for i := range 2 {
 		t.Run(strconv.Itoa(i), func(t *testing.T) {
 			uri := s.NewDB(t)
-			conn := connectTo(t, uri)
+			conn := Connect(t, uri)
 			execute(t, conn, "CREATE TABLE images (id int)")
 			names = append(names, ask[string](t, conn, "SELECT current_database()"))
 			if got := DatabaseName(uri); got != names[i] {
@@ -90,7 +80,7 @@ func TestEachTestGetsItsOwnDatabase(t *testing.T) {
 	if names[0] == names[1] {
 		t.Errorf("both tests had database %s", names[0])
 	}
-	conn := connectTo(t, s.URI("postgres"))
+	conn := Connect(t, s.URI("postgres"))
 	if left := ask[int](t, conn, "SELECT count(*) FROM pg_database WHERE datname = ANY($1)", names); left != 0 {
 		t.Errorf("%d databases of ended tests are still there", left)
 	}
@@ -126,7 +116,7 @@ func TestNoLocksLeft(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := &recorder{TB: t}
-			conn := connectTo(t, s.NewDB(r, NoLocksLeft))
+			conn := Connect(t, s.NewDB(r, NoLocksLeft))
 			execute(t, conn, "SELECT pg_advisory_lock(7, 42)")
 			if tc.release {
 				execute(t, conn, "SELECT pg_advisory_unlock(7, 42)")
@@ -145,7 +135,7 @@ func TestNoLocksLeft(t *testing.T) {
 func TestRestartKeepsPortAndData(t *testing.T) {
 	s := StartForTest(t, Options{})
 	port := s.Port()
-	execute(t, connectTo(t, s.URI("postgres")), "CREATE TABLE kept AS SELECT 1 AS id")
+	execute(t, Connect(t, s.URI("postgres")), "CREATE TABLE kept AS SELECT 1 AS id")
 	for _, tc := range []struct {
 		name string
 		halt func() error
@@ -166,7 +156,7 @@ func TestRestartKeepsPortAndData(t *testing.T) {
 			if s.Port() != port {
 				t.Errorf("port %d became %d", port, s.Port())
 			}
-			if got := ask[int](t, connectTo(t, s.URI("postgres")), "SELECT count(*) FROM kept"); got != 1 {
+			if got := ask[int](t, Connect(t, s.URI("postgres")), "SELECT count(*) FROM kept"); got != 1 {
 				t.Errorf("%d rows kept, want 1", got)
 			}
 		})
@@ -175,7 +165,7 @@ func TestRestartKeepsPortAndData(t *testing.T) {
 
 func TestKillEndsEverySession(t *testing.T) {
 	s := StartForTest(t, Options{})
-	conn := connectTo(t, s.URI("postgres"))
+	conn := Connect(t, s.URI("postgres"))
 	backend := ask[int](t, conn, "SELECT pg_backend_pid()")
 	s.Kill()
 	if alive(backend) {
@@ -188,7 +178,7 @@ func TestKillEndsEverySession(t *testing.T) {
 
 func TestPasswordIsAskedFor(t *testing.T) {
 	s := StartForTest(t, Options{Password: "it's 100% @secret/", AllowedCIDRs: []string{"127.0.0.0/8"}})
-	if got := ask[int](t, connectTo(t, s.URI("postgres")), "SELECT 1"); got != 1 {
+	if got := ask[int](t, Connect(t, s.URI("postgres")), "SELECT 1"); got != 1 {
 		t.Errorf("got %d", got)
 	}
 	_, err := pgx.Connect(t.Context(), superuserURI("127.0.0.1", s.Port(), "wrong", "postgres"))
@@ -202,7 +192,7 @@ func TestPasswordIsAskedFor(t *testing.T) {
 
 func TestSettingsOverrideDefaults(t *testing.T) {
 	s := StartForTest(t, Options{Settings: map[string]string{"max_connections": "17", "fsync": "on", "application_name": "it's"}})
-	conn := connectTo(t, s.URI("postgres"))
+	conn := Connect(t, s.URI("postgres"))
 	for name, want := range map[string]string{"max_connections": "17", "fsync": "on", "max_prepared_transactions": "20", "application_name": "it's"} {
 		if got := ask[string](t, conn, "SELECT current_setting($1)", name); got != want {
 			t.Errorf("%s = %s, want %s", name, got, want)
@@ -253,7 +243,7 @@ func TestDirIsUsedAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		conn := connectTo(t, s.URI("postgres"))
+		conn := Connect(t, s.URI("postgres"))
 		if got := ask[int](t, conn, "SELECT count(*) FROM pg_tables WHERE tablename = 'kept'"); got != want {
 			t.Errorf("run %d found %d tables, want %d", run, got, want)
 		}
@@ -275,8 +265,8 @@ func TestStandbyFollowsUntilPromoted(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	execute(t, connectTo(t, s.URI("postgres")), "CREATE TABLE followed (id int)")
-	follower := connectTo(t, standby.URI("postgres"))
+	execute(t, Connect(t, s.URI("postgres")), "CREATE TABLE followed (id int)")
+	follower := Connect(t, standby.URI("postgres"))
 	if !ask[bool](t, follower, "SELECT pg_is_in_recovery()") {
 		t.Error("the standby is not one")
 	}
@@ -314,7 +304,7 @@ func TestB01PoolModes(t *testing.T) {
 			})
 			// The simple protocol, since a pooler in transaction mode knows no prepared statements of ours.
 			uri := pooler.URI("postgres") + "&default_query_exec_mode=simple_protocol"
-			mine, other := connectTo(t, uri), connectTo(t, uri)
+			mine, other := Connect(t, uri), Connect(t, uri)
 			execute(t, mine, "BEGIN")
 			pid := ask[int](t, mine, "SELECT pg_backend_pid()")
 			if !tc.kept { // another client's transaction at the same time makes the pooler open a second session

@@ -130,10 +130,10 @@ func prepare(ctx context.Context, options Options) (*Server, error) {
 	return s, a.chown(s.dir)
 }
 
-// begin initialises the cluster if there is none and starts the server for the first time.
+// begin initializes the cluster if there is none and starts the server for the first time.
 func (s *Server) begin(ctx context.Context) error {
 	if _, err := os.Stat(filepath.Join(s.data(), "PG_VERSION")); errors.Is(err, fs.ErrNotExist) {
-		if err := initialise(ctx, s.account, s.binDir, s.data()); err != nil {
+		if err := initialize(ctx, s.account, s.binDir, s.data()); err != nil {
 			return err
 		}
 	}

@@ -55,15 +55,15 @@ func serverAlive(dir string) bool {
 	return err == nil && alive(pid)
 }
 
-// initialise fills data, which must not exist, with a fresh cluster. initdb takes a second or more, so it is
+// initialize fills data, which must not exist, with a fresh cluster. initdb takes a second or more, so it is
 // done once for each server version and copied from then on.
-func initialise(ctx context.Context, a account, binDir, data string) error {
+func initialize(ctx context.Context, a account, binDir, data string) error {
 	template, err := ensureTemplate(ctx, a, binDir)
 	if err != nil {
 		return err
 	}
 	if err := copyTree(template, data); err != nil {
-		return fmt.Errorf("copying the initialised cluster: %w", err)
+		return fmt.Errorf("copying the initialized cluster: %w", err)
 	}
 	return a.chown(data)
 }
@@ -103,10 +103,10 @@ func ensureTemplate(ctx context.Context, a account, binDir string) (string, erro
 		return "", fmt.Errorf("removing a half-made template: %w", err)
 	}
 	if err := copyTree(made, partial); err != nil {
-		return "", fmt.Errorf("keeping the initialised cluster: %w", err)
+		return "", fmt.Errorf("keeping the initialized cluster: %w", err)
 	}
 	if err := os.Rename(partial, template); err != nil {
-		return "", fmt.Errorf("keeping the initialised cluster: %w", err)
+		return "", fmt.Errorf("keeping the initialized cluster: %w", err)
 	}
 	return template, nil
 }

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // shared is the test binary's one server.
@@ -33,6 +35,17 @@ func ForTest(t testing.TB) *Server {
 		t.Fatalf("starting the shared PostgreSQL: %v", shared.err)
 	}
 	return shared.server
+}
+
+// Connect opens a session that ends with the test.
+func Connect(t testing.TB, uri string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), uri)
+	if err != nil {
+		t.Fatalf("connecting: %v", err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) }) // the test's own context is over by then
+	return conn
 }
 
 // Main is the TestMain of a package whose tests use ForTest: it runs them and closes the shared server.

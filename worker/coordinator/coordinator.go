@@ -27,6 +27,7 @@ import (
 	"shardedjob.dev/api/v1alpha1"
 	"shardedjob.dev/worker/fence"
 	"shardedjob.dev/worker/heartbeat"
+	"shardedjob.dev/worker/internal/sleep"
 	"shardedjob.dev/worker/planfeed"
 )
 
@@ -155,12 +156,12 @@ func (c *Candidate) Run(ctx context.Context) {
 			return
 		case <-c.vacant:
 		}
-		if !pause(ctx, rand.N(tryJitter)) {
+		if !sleep.For(ctx, rand.N(tryJitter)) {
 			return
 		}
 		if err := c.stand(ctx); err != nil && ctx.Err() == nil {
 			c.Log.Warn("Coordination interrupted", "error", err)
-			if !pause(ctx, retryPause) {
+			if !sleep.For(ctx, retryPause) {
 				return
 			}
 		}
@@ -206,7 +207,7 @@ func (c *Candidate) waitAsDeputy(ctx context.Context, session *fence.Session) (b
 		return false, err
 	}
 	c.setRole(RoleDeputy)
-	for pause(ctx, deputyPoll/2+rand.N(deputyPoll)) && !c.paused() {
+	for sleep.For(ctx, deputyPoll/2+rand.N(deputyPoll)) && !c.paused() {
 		got, err := session.TryLock(ctx, fence.CoordinatorKey(c.Group, seatCoordinator), fence.Exclusive)
 		if err != nil {
 			return false, err
@@ -229,7 +230,7 @@ func (c *Candidate) serve(ctx context.Context, session *fence.Session, beats *in
 		if err := desk.tick(ctx); err != nil {
 			return err
 		}
-		if !pause(ctx, tick) || c.paused() {
+		if !sleep.For(ctx, tick) || c.paused() {
 			// A last word, so that what has been counted is not lost.
 			return desk.leave(ctx)
 		}
@@ -259,18 +260,6 @@ func (i *inbox) take() []heartbeat.Beat {
 	fresh := i.fresh
 	i.fresh = nil
 	return fresh
-}
-
-// pause waits and says whether the context still lives.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
 
 // batchLimit is how long a worker may be silent because of a batch.

@@ -52,7 +52,7 @@ type desk struct {
 }
 
 // tick looks at the world once and writes the report if it has news. An error means that the session is of no use any
-// more. When the worker stops, only the check of the whole table is broken off: the rest is short, and cancelling a
+// more. When the worker stops, only the check of the whole table is broken off: the rest is short, and canceling a
 // statement would end the session before its last word.
 func (d *desk) tick(stop context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(stop), tickTimeout)

@@ -40,7 +40,7 @@ func (c Class) String() string {
 // because functions and triggers raise codes of their own and one row can make them do so.
 //
 // Internal errors (XX) count as the row's: extensions report bad values so, and a row is tried several times
-// anyway. The same holds for corruption, which is met in one row and not in its neighbours.
+// anyway. The same holds for corruption, which is met in one row and not in its neighbors.
 var (
 	classOfCode = map[string]Class{
 		"25006": ClassOutage, // read-only transaction: a failover is under way
@@ -78,7 +78,7 @@ var (
 
 // Classify sorts an error by its SQLSTATE. Errors of the network, of DNS and of the driver are outages.
 //
-// A 57014 is a statement timeout unless its text says that somebody cancelled it; with translated messages the two
+// A 57014 is a statement timeout unless its text says that somebody canceled it; with translated messages the two
 // cannot be told apart and both count as timeouts, which costs a smaller batch.
 func Classify(err error) Class {
 	var config *ConfigError

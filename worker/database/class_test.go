@@ -82,11 +82,7 @@ func TestProblemsOfConnecting(t *testing.T) {
 
 func TestO6NoRowContentInMessages(t *testing.T) {
 	ctx := t.Context()
-	conn, err := pgx.Connect(ctx, postgres.ForTest(t).NewDB(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(ctx) }()
+	conn := postgres.Connect(t, postgres.ForTest(t).NewDB(t))
 	if _, err := conn.Exec(ctx, `
 		CREATE TABLE t (id int PRIMARY KEY, v text, n numeric(3), short varchar(3), CONSTRAINT no_canary CHECK (v <> 'canary'), UNIQUE (v));
 		INSERT INTO t VALUES (1, 'x'), (2, 'canary2');
@@ -127,7 +123,7 @@ func TestO6NoRowContentInMessages(t *testing.T) {
 			}
 		})
 	}
-	_, err = conn.Exec(ctx, "SELECT missing FROM t")
+	_, err := conn.Exec(ctx, "SELECT missing FROM t")
 	if text := Describe(err); !strings.Contains(text, `column "missing" does not exist`) {
 		t.Errorf("the user's own SQL may be quoted: %q", text)
 	}

@@ -81,11 +81,7 @@ func TestK01PasswordsAreTakenLiterally(t *testing.T) {
 
 func TestK01AgainstAServer(t *testing.T) {
 	server := postgres.StartForTest(t, postgres.Options{Password: "super"})
-	admin, err := pgx.Connect(t.Context(), server.URI("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = admin.Close(t.Context()) }()
+	admin := postgres.Connect(t, server.URI("postgres"))
 	for _, password := range passwords {
 		if password == "" {
 			continue
@@ -301,11 +297,7 @@ func TestK05TheCAForbidsPlainConnections(t *testing.T) {
 		t.Fatalf("a server without TLS: %v", Problem(err))
 	}
 
-	admin, err := pgx.Connect(t.Context(), server.URI("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = admin.Close(t.Context()) }()
+	admin := postgres.Connect(t, server.URI("postgres"))
 	var data string
 	if err := admin.QueryRow(t.Context(), "SHOW data_directory").Scan(&data); err != nil {
 		t.Fatal(err)

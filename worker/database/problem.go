@@ -79,7 +79,7 @@ func Describe(err error) string {
 	case errors.Is(err, context.DeadlineExceeded):
 		return "no answer in time"
 	case errors.Is(err, context.Canceled):
-		return "cancelled"
+		return "canceled"
 	}
 	var dns *net.DNSError
 	if errors.As(err, &dns) {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"shardedjob.dev/hack/postgres"
 )
 
 // BenchmarkEnter is the entry of a session with nobody to wait for.
@@ -34,7 +36,7 @@ func BenchmarkCheckLocks(b *testing.B) {
 		uri, g := database(b), NewGroup("a/b")
 		s := open(b, uri, g, 0)
 		enter(b, s, claim(g, 0, 1, 1))
-		exec(b, connect(b, uri), fmt.Sprintf("SELECT pg_advisory_lock(1, k) FROM generate_series(1, %d) k", others))
+		exec(b, postgres.Connect(b, uri), fmt.Sprintf("SELECT pg_advisory_lock(1, k) FROM generate_series(1, %d) k", others))
 		tx, err := s.Conn().Begin(b.Context())
 		if err != nil {
 			b.Fatal(err)

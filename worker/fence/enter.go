@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"shardedjob.dev/worker/internal/sleep"
 )
 
 // Enter takes slot c.Ordinal under plan (c.Epoch, c.Slots) and returns nil once the session may work it. It blocks as long
@@ -57,10 +59,10 @@ func (s *Session) Leave(ctx context.Context) error {
 
 // abandon is Leave after a failure: the context may be over, and a session that is lost has left already.
 func (s *Session) abandon(ctx context.Context) error {
-	if s.gone() != nil {
-		return nil
+	if s.gone() == nil {
+		return s.Leave(context.WithoutCancel(ctx))
 	}
-	return s.Leave(context.WithoutCancel(ctx))
+	return nil
 }
 
 // Superseded looks whether a session of the group is under a newer plan than c, and returns it. It takes and drops no lock,
@@ -246,12 +248,8 @@ func (e *entry) terminate(ctx context.Context, h Holder) error {
 // pause waits for a poll interval, give or take a half, so that waiting sessions do not march in step.
 func pause(ctx context.Context, slots int32) error {
 	interval := pollInterval(slots)
-	timer := time.NewTimer(interval/2 + rand.N(interval))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
+	if !sleep.For(ctx, interval/2+rand.N(interval)) {
 		return ctx.Err()
-	case <-timer.C:
-		return nil
 	}
+	return nil
 }

@@ -13,7 +13,7 @@ import (
 
 func TestC03NewPlanWaitsForEveryOldSession(t *testing.T) {
 	uri, g := database(t), NewGroup("media/thumbnails")
-	admin := connect(t, uri)
+	admin := postgres.Connect(t, uri)
 	exec(t, admin, "CREATE TABLE t (id int); INSERT INTO t SELECT generate_series(1, 100)")
 	old := make([]*Session, 3)
 	for k := range old {
@@ -131,7 +131,7 @@ func TestSameEpochWithTwoSlotCountsComesToOne(t *testing.T) {
 
 func TestC13ZombieIsEndedAfterTheHandover(t *testing.T) {
 	uri, g := database(t), NewGroup("media/thumbnails")
-	admin := connect(t, uri)
+	admin := postgres.Connect(t, uri)
 	exec(t, admin, "CREATE TABLE t (id int)")
 	zombie := open(t, uri, g, 2)
 	enter(t, zombie, claim(g, 2, 3, 3))
@@ -202,7 +202,7 @@ func TestForeignLocksBlockAndAreNamed(t *testing.T) {
 		{"slot", "pg_advisory_lock", SlotKey(g, 0)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			app := connect(t, uri)
+			app := postgres.Connect(t, uri)
 			exec(t, app, "SET application_name = 'billing'")
 			exec(t, app, fmt.Sprintf("SELECT %s(%d, %d)", tc.function, tc.key.Class, tc.key.Object))
 			c := claim(g, 0, 3, 3)
@@ -226,7 +226,7 @@ func TestForeignLocksBlockAndAreNamed(t *testing.T) {
 
 func TestMissingRightToEndASessionIsExplained(t *testing.T) {
 	uri, g := database(t), NewGroup("a/b")
-	admin := connect(t, uri)
+	admin := postgres.Connect(t, uri)
 	name := postgres.DatabaseName(uri)
 	before, after := "before_"+name, "after_"+name
 	exec(t, admin, fmt.Sprintf("CREATE ROLE %s LOGIN; CREATE ROLE %s LOGIN", before, after))

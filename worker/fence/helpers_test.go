@@ -28,16 +28,6 @@ func deadline(t testing.TB) context.Context {
 	return ctx
 }
 
-func connect(t testing.TB, uri string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), uri)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
-
 func exec(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
 	t.Helper()
 	if _, err := conn.Exec(deadline(t), sql, args...); err != nil {

@@ -112,7 +112,7 @@ func (s *Session) serverPID(ctx context.Context) (uint32, error) {
 	return uint32(pid), err
 }
 
-// poolingError recognises a pooler in statement mode by its refusal of transactions.
+// poolingError recognizes a pooler in statement mode by its refusal of transactions.
 func poolingError(err error) error {
 	var refusal *pgconn.PgError
 	if errors.As(err, &refusal) && strings.Contains(refusal.Message, "pooling mode") {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"shardedjob.dev/hack/postgres"
 )
 
 // TestC04RandomPlansAndFaults runs workers through plans that change all the time, with sessions that are ended, that freeze with an
@@ -19,7 +21,7 @@ import (
 func TestC04RandomPlansAndFaults(t *testing.T) {
 	const workers, rows, changes = 5, 30, 25
 	uri := database(t)
-	admin := connect(t, uri)
+	admin := postgres.Connect(t, uri)
 	exec(t, admin, "CREATE TABLE t (id int PRIMARY KEY, worked int NOT NULL DEFAULT 0)")
 	exec(t, admin, "INSERT INTO t SELECT g FROM generate_series(-$1::int / 2, $1::int / 2) g", rows)
 	w := newTroupe(t, uri, NewGroup("random/flapping"))

@@ -19,7 +19,7 @@ const callTimeout = 5 * time.Second
 // A Session is one database session and the advisory locks it holds. It is never pooled, recycled or reconnected: when it is
 // lost, everything it stood for is lost too. Only one goroutine may use it at a time, except Held, Holds, PID and Lost.
 //
-// A cancelled context does not break off a call that is under way, because that would end the session; calls are bounded
+// A canceled context does not break off a call that is under way, because that would end the session; calls are bounded
 // by the context's deadline, or else by five seconds.
 type Session struct {
 	conn     *pgx.Conn
@@ -72,7 +72,7 @@ func (s *Session) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
 	err := s.conn.Close(ctx)
-	s.lose(errors.New("closed by its worker"))
+	_ = s.lose(errors.New("closed by its worker"))
 	return err
 }
 

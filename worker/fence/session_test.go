@@ -14,7 +14,7 @@ import (
 
 func TestA01LostSessionCommitsNothing(t *testing.T) {
 	uri, g := database(t), NewGroup("a/b")
-	admin := connect(t, uri)
+	admin := postgres.Connect(t, uri)
 	exec(t, admin, "CREATE TABLE t (id int)")
 	c := claim(g, 0, 1, 1)
 
@@ -56,7 +56,7 @@ func TestA01LostSessionCommitsNothing(t *testing.T) {
 
 func TestA06StrangersKeysDoNotMatter(t *testing.T) {
 	uri, g := database(t), NewGroup("a/b")
-	app := connect(t, uri)
+	app := postgres.Connect(t, uri)
 	exec(t, app, "SELECT pg_advisory_lock(k) FROM generate_series(0, 1000) k")
 	exec(t, app, "SELECT pg_advisory_lock(a, b) FROM generate_series(0, 50) a, generate_series(0, 50) b")
 	// The one-part key whose two halves are those of our slot key.
@@ -77,7 +77,7 @@ func TestA08HolderOfTheLockIsTheWriter(t *testing.T) {
 	if err := s.Conn().QueryRow(deadline(t), "SELECT pg_backend_pid()").Scan(&writer); err != nil {
 		t.Fatal(err)
 	}
-	holders, err := Holders(deadline(t), connect(t, uri), g)
+	holders, err := Holders(deadline(t), postgres.Connect(t, uri), g)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestA08HolderOfTheLockIsTheWriter(t *testing.T) {
 
 func TestA10WaiterDoesNotHoldUpIndexBuild(t *testing.T) {
 	uri, g := database(t), NewGroup("a/b")
-	admin := connect(t, uri)
+	admin := postgres.Connect(t, uri)
 	exec(t, admin, "CREATE TABLE t (id int, v text)")
 	c := claim(g, 0, 1, 1)
 	enter(t, open(t, uri, g, 0), c)
@@ -114,7 +114,7 @@ func TestA10WaiterDoesNotHoldUpIndexBuild(t *testing.T) {
 
 func TestA11RoleTimeoutsDoNotEndTheWait(t *testing.T) {
 	uri, g := database(t), NewGroup("a/b")
-	admin := connect(t, uri)
+	admin := postgres.Connect(t, uri)
 	role := "w_" + postgres.DatabaseName(uri)
 	exec(t, admin, "CREATE ROLE "+role+" LOGIN")
 	t.Cleanup(func() {
@@ -213,8 +213,8 @@ func TestB06StandbyIsRefused(t *testing.T) {
 	if _, err := tryOpen(t, standby.URI("postgres"), g, 0); !errors.Is(err, ErrNotPrimary) {
 		t.Errorf("standby: %v", err)
 	}
-	exec(t, connect(t, server.URI("postgres")), "ALTER SYSTEM SET default_transaction_read_only = on")
-	exec(t, connect(t, server.URI("postgres")), "SELECT pg_reload_conf()")
+	exec(t, postgres.Connect(t, server.URI("postgres")), "ALTER SYSTEM SET default_transaction_read_only = on")
+	exec(t, postgres.Connect(t, server.URI("postgres")), "SELECT pg_reload_conf()")
 	eventually(t, "the read-only primary is refused", func() bool {
 		_, err := tryOpen(t, server.URI("postgres"), g, 0)
 		return errors.Is(err, ErrNotPrimary)
@@ -310,7 +310,7 @@ func TestLocksAreNeitherStackedNorTakenInTransactions(t *testing.T) {
 	}
 }
 
-func TestCancelledContextLeavesTheSessionAlive(t *testing.T) {
+func TestCanceledContextLeavesTheSessionAlive(t *testing.T) {
 	uri, g := database(t), NewGroup("a/b")
 	c := claim(g, 0, 1, 1)
 	holder, s := open(t, uri, g, 0), open(t, uri, g, 0)
@@ -322,7 +322,7 @@ func TestCancelledContextLeavesTheSessionAlive(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if held := s.Held(); len(held) != 1 || held[0] != OwnerKey(g, c.UID) {
-		t.Errorf("after a cancelled entry the session holds %v", held)
+		t.Errorf("after a canceled entry the session holds %v", held)
 	}
 	if err := s.CheckLocks(deadline(t), s.Conn()); err != nil {
 		t.Error(err)
@@ -338,7 +338,7 @@ func TestCancelledContextLeavesTheSessionAlive(t *testing.T) {
 func TestCheckLocksSeesWhatTheUsersSQLDid(t *testing.T) {
 	uri, g := database(t), NewGroup("a/b")
 	slot := SlotKey(g, 0)
-	exec(t, connect(t, uri), `CREATE TABLE deferred (id int);
+	exec(t, postgres.Connect(t, uri), `CREATE TABLE deferred (id int);
 		CREATE FUNCTION unlock() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_unlock_all(); RETURN NULL; END';
 		CREATE CONSTRAINT TRIGGER late AFTER INSERT ON deferred DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION unlock()`)
 	for _, tc := range []struct {

@@ -1,7 +1,6 @@
 package preflight
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -42,11 +41,11 @@ func TestCheck(t *testing.T) {
 	// A server of its own: roles belong to the whole server.
 	server := postgres.StartForTest(t, postgres.Options{})
 	uri := server.NewDB(t)
-	super := open(t, uri)
+	super := postgres.Connect(t, uri)
 	if _, err := super.Exec(t.Context(), setup); err != nil {
 		t.Fatal(err)
 	}
-	plain := open(t, strings.Replace(uri, "postgres@", "plain@", 1))
+	plain := postgres.Connect(t, strings.Replace(uri, "postgres@", "plain@", 1))
 
 	images := v1alpha1.TableSpec{Schema: "public", Name: "images", Key: "id", Pending: "thumb IS NULL"}
 	type edit func(*v1alpha1.TableSpec)
@@ -156,7 +155,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestSearchPathIsTheSchemaThenTheRolesOwn(t *testing.T) {
-	conn := open(t, postgres.ForTest(t).NewDB(t))
+	conn := postgres.Connect(t, postgres.ForTest(t).NewDB(t))
 	for _, schema := range []string{`My"Sch`, "other"} {
 		if err := SearchPath(t.Context(), conn, schema); err != nil {
 			t.Fatal(err)
@@ -180,14 +179,4 @@ func TestDistance(t *testing.T) {
 			t.Errorf("%q to %q: got %d, want %d", c.a, c.b, got, c.want)
 		}
 	}
-}
-
-func open(t *testing.T, uri string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), uri)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
 }
