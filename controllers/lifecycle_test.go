@@ -70,7 +70,7 @@ func TestCompleteIsFinal(t *testing.T) {
 	})
 	p.Eventually(p.condition("images", v1alpha1.ConditionReady)).Should(HavePrefix("True Complete"))
 	p.Eventually(func() map[string]string { return p.uids("images") }).Should(BeEmpty())
-	p.scale("images", 5)
+	p.scale(5)
 	p.Eventually(p.condition("images", v1alpha1.ConditionComplete)).Should(HavePrefix("True Complete"))
 	var job v1alpha1.ShardedJob
 	p.Expect(p.get(&job, "images")).To(Succeed())
@@ -88,13 +88,13 @@ func TestM05DeleteAndRecreate(t *testing.T) {
 		job := p.create("images", int32(1+i%3))
 		if i%4 == 0 {
 			p.awaitReady("images", int32(1+i%3))
-			p.Expect(p.plan("images").UID).To(Equal(job.UID))
+			p.Expect(p.plan().UID).To(Equal(job.UID))
 		}
 		p.Expect(p.client.Delete(p.ctx, job)).To(Succeed())
 	}
 	job := p.create("images", 2)
 	p.awaitReady("images", 2)
-	plan := p.plan("images")
+	plan := p.plan()
 	p.Expect(plan.UID).To(Equal(job.UID))
 	p.Expect(plan.Epoch).To(BeEquivalentTo(1))
 }
@@ -123,12 +123,12 @@ func TestReadyIsNeverTrueOfAnOlderGeneration(t *testing.T) {
 	p := newPlace(t)
 	p.create("images", 1)
 	p.awaitReady("images", 1)
-	before := p.plan("images")
+	before := p.plan()
 	p.set(func() { p.change = func(r *v1alpha1.Report) { r.Generation = before.Generation } })
 	uids := p.uids("images")
 	p.edit("images", func(job *v1alpha1.ShardedJob) { job.Spec.Process.SQL.Statement = "SELECT $1" })
 	p.Eventually(p.condition("images", v1alpha1.ConditionReady)).Should(Equal("False Updating: Not every worker has taken over generation 2 yet"))
-	after := p.plan("images")
+	after := p.plan()
 	p.Expect(after.Epoch).To(Equal(before.Epoch))
 	p.Expect(after.Process.SQL.Statement).To(Equal("SELECT $1"))
 	p.set(func() { p.change = nil })

@@ -23,17 +23,17 @@ func AddToScheme(scheme *runtime.Scheme) error { return v1alpha1.AddToScheme(sch
 // ManagerOptions are what the operator needs of a manager: a cache that holds only objects that belong to jobs, in
 // the given namespaces or in all.
 func ManagerOptions(namespaces []string) ctrl.Options {
-	labelled := cache.ByObject{Label: jobObjects()}
+	labeled := cache.ByObject{Label: jobObjects()}
 	options := ctrl.Options{
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{
-				&appsv1.StatefulSet{}:    labelled,
-				&corev1.ConfigMap{}:      labelled,
-				&corev1.Pod{}:            labelled,
-				&corev1.ServiceAccount{}: labelled,
-				&rbacv1.Role{}:           labelled,
-				&rbacv1.RoleBinding{}:    labelled,
+				&appsv1.StatefulSet{}:    labeled,
+				&corev1.ConfigMap{}:      labeled,
+				&corev1.Pod{}:            labeled,
+				&corev1.ServiceAccount{}: labeled,
+				&rbacv1.Role{}:           labeled,
+				&rbacv1.RoleBinding{}:    labeled,
 			},
 		},
 	}

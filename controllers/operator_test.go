@@ -391,8 +391,8 @@ func (p *place) edit(name string, change func(*v1alpha1.ShardedJob)) {
 	}).Should(Succeed())
 }
 
-func (p *place) scale(name string, n int32) {
-	p.edit(name, func(job *v1alpha1.ShardedJob) { job.Spec.Replicas = &n })
+func (p *place) scale(n int32) {
+	p.edit("images", func(job *v1alpha1.ShardedJob) { job.Spec.Replicas = &n })
 }
 
 // condition is "status reason" of a condition for the newest generation, with its message.
@@ -434,9 +434,9 @@ func (p *place) uids(name string) map[string]string {
 	return uids
 }
 
-func (p *place) plan(name string) v1alpha1.Plan {
+func (p *place) plan() v1alpha1.Plan {
 	var configMap corev1.ConfigMap
-	p.Expect(p.get(&configMap, v1alpha1.PlanName(name))).To(Succeed())
+	p.Expect(p.get(&configMap, v1alpha1.PlanName("images"))).To(Succeed())
 	plan, err := v1alpha1.DecodePlan([]byte(configMap.Data[v1alpha1.PlanKey]))
 	p.Expect(err).NotTo(HaveOccurred())
 	return plan

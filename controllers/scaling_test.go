@@ -22,13 +22,13 @@ func TestC08ScaleUpDownToZeroAndBack(t *testing.T) {
 	p.create("images", 2)
 	p.awaitReady("images", 2)
 	first := p.uids("images")
-	epoch := p.plan("images").Epoch
+	epoch := p.plan().Epoch
 	p.Expect(epoch).To(BeEquivalentTo(1))
 
 	for _, n := range []int32{5, 3, 0, 2} {
-		p.scale("images", n)
+		p.scale(n)
 		p.awaitReady("images", n)
-		plan := p.plan("images")
+		plan := p.plan()
 		p.Expect(plan.Slots).To(Equal(n))
 		p.Expect(plan.Epoch).To(Equal(epoch + 1))
 		epoch = plan.Epoch
@@ -50,10 +50,10 @@ func TestGrowthKeepsTheOldPlanUntilNewPodsAreReady(t *testing.T) {
 	}
 	p.create("images", 2)
 	p.awaitReady("images", 2)
-	p.scale("images", 4)
+	p.scale(4)
 	p.Eventually(p.condition("images", v1alpha1.ConditionRepartitioning)).Should(
 		Equal("True StartingPods: Scaling from 2 to 4 slots: waiting for 1 pod to become ready"))
-	p.Expect(p.plan("images").Slots).To(BeEquivalentTo(2))
+	p.Expect(p.plan().Slots).To(BeEquivalentTo(2))
 	p.set(func() { p.stuck = nil })
 	p.awaitReady("images", 4)
 }
@@ -63,7 +63,7 @@ func TestShrinkKeepsSurplusPodsUntilEverySlotIsHeld(t *testing.T) {
 	p.create("images", 3)
 	p.awaitReady("images", 3)
 	p.set(func() { p.silent = true })
-	p.scale("images", 1)
+	p.scale(1)
 	p.Eventually(p.condition("images", v1alpha1.ConditionRepartitioning)).Should(HavePrefix("True SwitchingOver: Scaling from 3 to 1 slot"))
 	p.Consistently(func() int { return len(p.uids("images")) }).WithTimeout(2 * time.Second).Should(Equal(3))
 	p.set(func() { p.silent = false })
@@ -78,7 +78,7 @@ func TestC09CrashLoopingPodsAreRemoved(t *testing.T) {
 	p.Eventually(p.condition("images", v1alpha1.ConditionStalled)).Should(
 		HavePrefix("True PodsMissing: 0 of 3 pods are ready (images-0: container worker: CrashLoopBackOff: said the kubelet; "))
 	for _, n := range []int32{1, 0} {
-		p.scale("images", n)
+		p.scale(n)
 		p.Eventually(func() int { return len(p.uids("images")) }).Should(BeEquivalentTo(n))
 	}
 	p.awaitReady("images", 0)
@@ -104,11 +104,11 @@ func TestNotEnoughConnections(t *testing.T) {
 	p.change = func(r *v1alpha1.Report) { r.Connections = &v1alpha1.Connections{Limit: 10, Free: 2} }
 	p.create("images", 2)
 	p.awaitReady("images", 2)
-	p.scale("images", 5)
+	p.scale(5)
 	p.Eventually(p.condition("images", v1alpha1.ConditionRepartitioning)).Should(Equal("True NotEnoughConnections: Scaling from 2 to 5 slots: " +
 		"3 more connections are needed and the database has 2 free of 10; work goes on with 2 slots"))
-	p.Expect(p.plan("images").Slots).To(BeEquivalentTo(2))
-	p.scale("images", 4)
+	p.Expect(p.plan().Slots).To(BeEquivalentTo(2))
+	p.scale(4)
 	p.awaitReady("images", 4)
 }
 
@@ -136,9 +136,9 @@ func TestL10HandMadeChangesArePutBack(t *testing.T) {
 	p.Eventually(func() map[string]string { return p.uids("images") }).ShouldNot(HaveKeyWithValue("images-0", uids["images-0"]))
 	p.awaitReady("images", 3)
 
-	plan := p.plan("images")
+	plan := p.plan()
 	p.Expect(p.client.Delete(p.ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "images-plan"}})).To(Succeed())
 	p.Eventually(func() error { return p.get(&corev1.ConfigMap{}, "images-plan") }).Should(Succeed())
-	p.Expect(p.plan("images").Epoch).To(Equal(plan.Epoch + 1))
+	p.Expect(p.plan().Epoch).To(Equal(plan.Epoch + 1))
 	p.awaitReady("images", 3)
 }

@@ -48,7 +48,7 @@ func TestLeftoversOfADeletedJobAreWaitedFor(t *testing.T) {
 	p.Expect(p.condition("images", v1alpha1.ConditionStalled)()).To(HavePrefix("False Proceeding"))
 	hold("null")
 	p.awaitReady("images", 2)
-	p.Expect(p.plan("images").Epoch).To(BeEquivalentTo(1))
+	p.Expect(p.plan().Epoch).To(BeEquivalentTo(1))
 }
 
 func TestL06QuotaIsQuoted(t *testing.T) {
@@ -63,7 +63,7 @@ func TestL06QuotaIsQuoted(t *testing.T) {
 	p.Eventually(p.condition("images", v1alpha1.ConditionReady)).Should(And(
 		HavePrefix("False PodsMissing: 2 of 4 pods are ready (pods \"images-"), ContainSubstring("exceeded quota: two, requested: pods=1, used: pods=2, limited: pods=2")))
 	p.Expect(p.condition("images", v1alpha1.ConditionStalled)()).To(HavePrefix("True PodsMissing"))
-	p.scale("images", 2)
+	p.scale(2)
 	p.awaitReady("images", 2)
 	p.Expect(p.condition("images", v1alpha1.ConditionStalled)()).To(HavePrefix("False Proceeding"))
 }
@@ -78,7 +78,7 @@ func TestL06PodSecurityIsQuoted(t *testing.T) {
 	p.Expect(p.client.Create(p.ctx, job)).To(Succeed())
 	p.Eventually(p.condition("images", v1alpha1.ConditionStalled)).Should(And(
 		HavePrefix("True PodsMissing: 0 of 1 pod is ready"), ContainSubstring(`violates PodSecurity "restricted:latest": host namespaces`)))
-	// Without the offence the pods are within the strictest profile.
+	// Without the offense the pods are within the strictest profile.
 	p.edit("images", func(job *v1alpha1.ShardedJob) { job.Spec.Template = nil })
 	p.awaitReady("images", 1)
 }

@@ -26,7 +26,7 @@ var ErrCommitUnknown = errors.New("the outcome of the commit is not known")
 // the keys that were selected, also with an error; then nothing has happened to the rows, except that after
 // ErrCommitUnknown one cannot know. No key, no error: there was nothing to do.
 //
-// Cancelling ctx ends the session, because a statement under way cannot be taken back otherwise: to stop at a batch
+// Canceling ctx ends the session, because a statement under way cannot be taken back otherwise: to stop at a batch
 // boundary, do not start another batch.
 func Batch(ctx context.Context, s Session, sql *SQL, timeoutSeconds int32, selection shard.Selection) ([]int64, error) {
 	conn := s.Conn()

@@ -1,7 +1,6 @@
 package process
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -33,15 +32,7 @@ func newBench(t testing.TB, setup string) *bench {
 	return b
 }
 
-func (b *bench) connect() *pgx.Conn {
-	b.Helper()
-	conn, err := pgx.Connect(b.Context(), b.uri)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
+func (b *bench) connect() *pgx.Conn { return postgres.Connect(b, b.uri) }
 
 func (b *bench) exec(sql string, args ...any) {
 	b.Helper()

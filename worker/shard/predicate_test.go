@@ -17,16 +17,6 @@ import (
 
 func TestMain(m *testing.M) { postgres.Main(m) }
 
-func connect(t testing.TB, uri string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), uri)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
-
 func exec(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
 	t.Helper()
 	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
@@ -65,7 +55,7 @@ func edges(bits int) []int64 {
 }
 
 func TestC01C02D11ServerAgreesOnEveryKey(t *testing.T) {
-	conn := connect(t, postgres.ForTest(t).NewDB(t))
+	conn := postgres.Connect(t, postgres.ForTest(t).NewDB(t))
 	for keyType, bits := range map[string]int{"smallint": 16, "integer": 32, "bigint": 64} {
 		t.Run(keyType, func(t *testing.T) {
 			table := Table{Schema: "public", Name: "t_" + keyType, Key: "key", KeyType: keyType, Pending: "true"}
@@ -145,7 +135,7 @@ func sweepUp(t *testing.T, conn *pgx.Conn, r *Reader, limit int) []int64 {
 }
 
 func TestD01D09D11SweepsMissNothing(t *testing.T) {
-	conn := connect(t, postgres.ForTest(t).NewDB(t))
+	conn := postgres.Connect(t, postgres.ForTest(t).NewDB(t))
 	for name, keys := range map[string][]int64{
 		"gap":           {1, 100000},
 		"islands":       {1, 2, 3, 4, 5, 5000001, 5000002, 5000003},
@@ -177,7 +167,7 @@ func TestD01D09D11SweepsMissNothing(t *testing.T) {
 
 func TestReaderLeavesOutLockedAndExcluded(t *testing.T) {
 	uri := postgres.ForTest(t).NewDB(t)
-	conn, other := connect(t, uri), connect(t, uri)
+	conn, other := postgres.Connect(t, uri), postgres.Connect(t, uri)
 	exec(t, conn, "CREATE TABLE t (id int PRIMARY KEY, done boolean NOT NULL DEFAULT false); INSERT INTO t SELECT generate_series(1, 10)")
 	r := NewReader(Table{Schema: "public", Name: "t", Key: "id", KeyType: "integer", Where: "id <> 9 -- not nine", Pending: "NOT done /* so */"}, 2, 1)
 	tx, err := other.Begin(t.Context())
@@ -213,7 +203,7 @@ func TestReaderLeavesOutLockedAndExcluded(t *testing.T) {
 }
 
 func TestCounts(t *testing.T) {
-	conn := connect(t, postgres.ForTest(t).NewDB(t))
+	conn := postgres.Connect(t, postgres.ForTest(t).NewDB(t))
 	exec(t, conn, "CREATE TABLE t (id int PRIMARY KEY, done boolean NOT NULL DEFAULT false); INSERT INTO t SELECT g, g > 30 FROM generate_series(1, 100) g; ANALYZE t")
 	table := Table{Schema: "public", Name: "t", Key: "id", KeyType: "integer", Where: "id <= 90", Pending: "NOT done"}
 	minute := time.Minute

@@ -7,7 +7,7 @@ import (
 )
 
 func TestTheStatementMaySort(t *testing.T) {
-	conn := connect(t, postgres.ForTest(t).NewDB(t))
+	conn := postgres.Connect(t, postgres.ForTest(t).NewDB(t))
 	exec(t, conn, "CREATE TABLE t (id int PRIMARY KEY)")
 	r := NewReader(Table{Schema: "public", Name: "t", Key: "id", KeyType: "integer", Pending: "current_setting('enable_sort') = 'off'"}, 1, 0)
 	exec(t, conn, "INSERT INTO t VALUES (1), (2)")
