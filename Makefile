@@ -77,7 +77,8 @@ test-e2e: ## Run the end-to-end tests on a real node, which they start and remov
 	$(GO) test -tags e2e -count 1 -timeout 60m ./hack/e2e/...
 
 .PHONY: bench
-bench: ## Measure how fast workers are.
+bench: ## Measure workers against plain sessions, and the steps of the protocol.
+	$(GO) run ./hack/bench
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 60m ./...
 
 ##@ Try

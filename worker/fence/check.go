@@ -11,8 +11,8 @@ import (
 const CheckSQL = `SELECT l.classid::int8, l.objid::int8, l.mode FROM pg_locks l
 	 WHERE l.pid = pg_backend_pid() AND ` + advisory
 
-// settle runs deferred triggers now: at COMMIT they would run after the check, and they may unlock too.
-const settle = "SET CONSTRAINTS ALL IMMEDIATE"
+// SettleSQL comes before CheckSQL and runs deferred triggers now: at COMMIT they would run after the check, and they may unlock too.
+const SettleSQL = "SET CONSTRAINTS ALL IMMEDIATE"
 
 // CheckLocks compares the locks that the server holds for the session that q runs on with those it is believed to hold,
 // and fails with ErrLockLost if one is missing, or one too many in the group's own classes. Call it in each batch's transaction,
@@ -22,7 +22,7 @@ const settle = "SET CONSTRAINTS ALL IMMEDIATE"
 func (s *Session) CheckLocks(ctx context.Context, q Querier) error {
 	return s.call(ctx, "checking the session's locks", func(ctx context.Context) error {
 		if s.conn.PgConn().TxStatus() == 'T' {
-			rows, err := q.Query(ctx, settle)
+			rows, err := q.Query(ctx, SettleSQL)
 			if err != nil {
 				return err
 			}
@@ -35,18 +35,20 @@ func (s *Session) CheckLocks(ctx context.Context, q Querier) error {
 		if err != nil {
 			return err
 		}
-		return s.verify(rows)
+		return s.VerifyLocks(rows)
 	})
 }
 
 // QueueCheck adds CheckLocks to a batch of statements of the transaction. A mismatch comes out of the batch's Close as
 // ErrLockLost; so COMMIT must not be part of the same batch.
 func (s *Session) QueueCheck(b *pgx.Batch) {
-	b.Queue(settle)
-	b.Queue(CheckSQL).Query(s.verify)
+	b.Queue(SettleSQL)
+	b.Queue(CheckSQL).Query(s.VerifyLocks)
 }
 
-func (s *Session) verify(rows pgx.Rows) error {
+// VerifyLocks is CheckLocks with the result of CheckSQL at hand, for those who send it together with other statements. It
+// reads the rows to their end.
+func (s *Session) VerifyLocks(rows pgx.Rows) error {
 	found := map[Key]Mode{}
 	var class, object int64
 	var name string

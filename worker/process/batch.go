@@ -7,48 +7,49 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"shardedjob.dev/worker/fence"
 	"shardedjob.dev/worker/shard"
 )
 
 // Session is the session that holds the slot's lock, as *fence.Session does.
 type Session interface {
 	Conn() *pgx.Conn
-	// CheckLocks fails if the session has lost a lock. It is the last statement before COMMIT.
-	CheckLocks(ctx context.Context, q fence.Querier) error
+	// VerifyLocks fails if the session has lost a lock, by what fence.CheckSQL returned as the last statement before COMMIT.
+	VerifyLocks(rows pgx.Rows) error
 }
 
 // ErrCommitUnknown means that the connection was lost during COMMIT: the batch is either committed or not, and the rows
 // themselves tell, since they are pending or not.
 var ErrCommitUnknown = errors.New("the outcome of the commit is not known")
 
-// Selection locks the rows of a batch in the transaction that q is in and returns their keys.
-type Selection func(ctx context.Context, q shard.Querier) ([]int64, error)
-
-// Batch processes the selected rows in one transaction: select, statement, the check that none is left pending, the check
-// of the session's locks, commit; each statement may take timeoutSeconds. It returns the keys that were selected, also with an error; then nothing has happened to
-// the rows, except that after ErrCommitUnknown one cannot know. No key, no error: there was nothing to do.
+// Batch processes the selected rows in one transaction and three round trips: begin and select; statement, the check that
+// no row is left pending, the check of the session's locks; commit. Each statement may take timeoutSeconds. It returns
+// the keys that were selected, also with an error; then nothing has happened to the rows, except that after
+// ErrCommitUnknown one cannot know. No key, no error: there was nothing to do.
 //
 // Cancelling ctx ends the session, because a statement under way cannot be taken back otherwise: to stop at a batch
 // boundary, do not start another batch.
-func Batch(ctx context.Context, s Session, sql *SQL, timeoutSeconds int32, selection Selection) ([]int64, error) {
+func Batch(ctx context.Context, s Session, sql *SQL, timeoutSeconds int32, selection shard.Selection) ([]int64, error) {
 	conn := s.Conn()
-	// One round trip. The timeout is set anew each time, because it may have changed, and so may have the session.
-	begin := fmt.Sprintf("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = '%ds'", timeoutSeconds)
-	if err := conn.PgConn().Exec(ctx, begin).Close(); err != nil {
-		return nil, errors.Join(fmt.Errorf("begin a batch: %w", err), rollback(ctx, conn))
-	}
-	keys, err := selection(ctx, conn)
+	keys, err := begin(ctx, conn, timeoutSeconds, selection)
 	if err == nil && len(keys) > 0 {
-		err = sql.Run(ctx, conn, keys)
-		if err == nil {
-			err = s.CheckLocks(ctx, conn)
-		}
+		err = sql.Run(ctx, s, keys)
 	}
 	if err != nil || len(keys) == 0 {
 		return keys, errors.Join(err, rollback(ctx, conn))
 	}
 	return keys, commit(ctx, conn)
+}
+
+// begin sets the timeout anew each time, because it may have changed, and so may have the session.
+func begin(ctx context.Context, conn *pgx.Conn, timeoutSeconds int32, selection shard.Selection) (keys []int64, err error) {
+	var trip pgx.Batch
+	trip.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
+	trip.Queue(fmt.Sprintf("SET LOCAL statement_timeout = '%ds'", timeoutSeconds))
+	selection.Queue(&trip, &keys)
+	if err := conn.SendBatch(ctx, &trip).Close(); err != nil {
+		return nil, fmt.Errorf("begin a batch: %w", err)
+	}
+	return keys, nil
 }
 
 // rollback leaves the session outside a transaction; if it cannot, the session is lost, and the server rolls back.

@@ -11,7 +11,6 @@ import (
 
 	"shardedjob.dev/api/v1alpha1"
 	"shardedjob.dev/hack/postgres"
-	"shardedjob.dev/worker/fence"
 	"shardedjob.dev/worker/preflight"
 	"shardedjob.dev/worker/shard"
 )
@@ -68,11 +67,7 @@ type fenced struct {
 
 func (f *fenced) Conn() *pgx.Conn { return f.conn }
 
-func (f *fenced) CheckLocks(ctx context.Context, q fence.Querier) error {
-	rows, err := q.Query(ctx, "SELECT 1")
-	if err != nil {
-		return err
-	}
+func (f *fenced) VerifyLocks(rows pgx.Rows) error {
 	rows.Close()
 	return f.lost
 }

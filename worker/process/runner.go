@@ -140,9 +140,7 @@ func (r *Runner) Step(ctx context.Context, s Session) (Result, error) {
 
 // again tries keys that were part of a failed batch.
 func (r *Runner) again(ctx context.Context, s Session, keys []int64) (Result, error) {
-	taken, err := Batch(ctx, s, r.sql, r.settings.TimeoutSeconds, func(ctx context.Context, q shard.Querier) ([]int64, error) {
-		return r.reader.Take(ctx, q, keys)
-	})
+	taken, err := Batch(ctx, s, r.sql, r.settings.TimeoutSeconds, r.reader.Take(keys))
 	result, decided, err := r.judge(ctx, s, taken, err)
 	if !decided {
 		r.chunks.Put(keys)
@@ -175,9 +173,7 @@ func (r *Runner) fresh(ctx context.Context, s Session) (Result, error) {
 	if err != nil {
 		return Result{}, r.sweep.absorb(err)
 	}
-	keys, err := Batch(ctx, s, r.sql, r.settings.TimeoutSeconds, func(ctx context.Context, q shard.Querier) ([]int64, error) {
-		return r.reader.NextBatch(ctx, q, r.chunks.Size(), in, r.failures.Keys())
-	})
+	keys, err := Batch(ctx, s, r.sql, r.settings.TimeoutSeconds, r.reader.NextBatch(r.chunks.Size(), in, r.failures.Keys()))
 	switch {
 	case len(keys) == 0 && err == nil:
 		return r.rest(ctx, s, in)

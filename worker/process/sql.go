@@ -11,18 +11,19 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"shardedjob.dev/api/v1alpha1"
+	"shardedjob.dev/worker/fence"
 	"shardedjob.dev/worker/preflight"
 	"shardedjob.dev/worker/shard"
 )
 
-// SQL processes rows with the user's statement. It belongs to one session at a time, on which it keeps two prepared
-// statements.
+// SQL processes rows with the user's statement. It belongs to one session at a time, on which it keeps three
+// prepared statements.
 type SQL struct {
 	reader    *shard.Reader
 	statement string
 
 	conn  *pgx.Conn // where they are prepared; nil: nowhere
-	names [2]string
+	names [3]string
 }
 
 // NewSQL makes the processor of a statement that passed the preflight check.
@@ -39,11 +40,12 @@ func (e *StillPendingError) Error() string {
 	return fmt.Sprintf("the statement left pending true for %d rows, among them key %d", len(e.Keys), e.Keys[0])
 }
 
-// Run runs the statement for the keys, which it sorts, in the transaction that the connection is in, and looks in the
-// same round trip which of them are still pending. If any is, it fails with *StillPendingError. After an error the
-// transaction has to be rolled back.
-func (s *SQL) Run(ctx context.Context, conn *pgx.Conn, keys []int64) error {
+// Run runs the statement for the keys, which it sorts, in the transaction that the session is in, and looks in the same
+// round trip which of them are still pending, and whether the session has kept its locks. If a row is pending, it fails
+// with *StillPendingError. After an error the transaction has to be rolled back, else it may be committed.
+func (s *SQL) Run(ctx context.Context, session Session, keys []int64) error {
 	slices.Sort(keys)
+	conn := session.Conn()
 	if err := s.prepare(ctx, conn); err != nil {
 		return fmt.Errorf("prepare the statement: %w", err)
 	}
@@ -53,17 +55,25 @@ func (s *SQL) Run(ctx context.Context, conn *pgx.Conn, keys []int64) error {
 	}
 	const binary = 1
 	params, formats := [][]byte{array}, []int16{binary}
-	var pipeline pgconn.Batch
-	pipeline.ExecPrepared(s.names[0], params, formats, nil)
-	pipeline.ExecPrepared(s.names[1], params, formats, []int16{binary})
-	results := conn.PgConn().ExecBatch(ctx, &pipeline)
-	// What the statement returns is of no interest; Close reads on to its end and its error.
-	if results.NextResult() {
-		_, err = results.ResultReader().Close()
-	}
+	var trip pgconn.Batch
+	trip.ExecPrepared(s.names[0], params, formats, nil)
+	trip.ExecPrepared(s.names[1], params, formats, []int16{binary})
+	trip.ExecParams(fence.SettleSQL, nil, nil, nil, nil)
+	trip.ExecPrepared(s.names[2], nil, nil, []int16{binary})
+	results := conn.PgConn().ExecBatch(ctx, &trip)
 	var left []int64
-	if err == nil && results.NextResult() {
-		left, err = pgx.CollectRows(pgx.RowsFromResultReader(conn.TypeMap(), results.ResultReader()), pgx.RowTo[int64])
+	read := []func(pgx.Rows) error{
+		drop, // what the statement returns is of no interest
+		func(rows pgx.Rows) (err error) {
+			left, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+			return err
+		},
+		drop,
+		session.VerifyLocks,
+	}
+	n := 0
+	for ; err == nil && n < len(read) && results.NextResult(); n++ {
+		err = read[n](pgx.RowsFromResultReader(conn.TypeMap(), results.ResultReader()))
 	}
 	if closing := results.Close(); err == nil {
 		err = closing
@@ -71,10 +81,18 @@ func (s *SQL) Run(ctx context.Context, conn *pgx.Conn, keys []int64) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("run the statement: %w", err)
+	case n < len(read):
+		return errors.New("run the statement: the server left out the check of the locks")
 	case len(left) > 0:
 		return &StillPendingError{Keys: left}
 	}
 	return nil
+}
+
+// drop reads a result to its end and its error.
+func drop(rows pgx.Rows) error {
+	rows.Close()
+	return rows.Err()
 }
 
 // Recheck prepares the statement anew and says whether it is wrong as such, for any row. Call it outside a transaction,
@@ -102,9 +120,13 @@ func (s *SQL) prepare(ctx context.Context, conn *pgx.Conn) error {
 		return nil
 	}
 	n := statements.Add(1)
-	s.names = [2]string{fmt.Sprintf("sj_process_%d", n), fmt.Sprintf("sj_left_%d", n)}
-	for i, sql := range []string{s.statement, s.reader.StillPendingSQL()} {
-		if _, err := conn.PgConn().Prepare(ctx, s.names[i], sql, []uint32{s.reader.Table().KeyArrayOID}); err != nil {
+	s.names = [...]string{fmt.Sprintf("sj_process_%d", n), fmt.Sprintf("sj_left_%d", n), fmt.Sprintf("sj_locks_%d", n)}
+	array := []uint32{s.reader.Table().KeyArrayOID}
+	for i, statement := range []struct {
+		sql    string
+		params []uint32
+	}{{s.statement, array}, {s.reader.StillPendingSQL(), array}, {fence.CheckSQL, nil}} {
+		if _, err := conn.PgConn().Prepare(ctx, s.names[i], statement.sql, statement.params); err != nil {
 			return err
 		}
 	}

@@ -110,16 +110,32 @@ func TestC01C02D11ServerAgreesOnEveryKey(t *testing.T) {
 
 func ptr(key int64) *int64 { return &key }
 
+// selected are the keys that a selection finds; their locks are let go of.
+func selected(t *testing.T, conn *pgx.Conn, s Selection) []int64 {
+	t.Helper()
+	exec(t, conn, "BEGIN")
+	defer exec(t, conn, "ROLLBACK")
+	return keysOf(t, conn, s)
+}
+
+func keysOf(t *testing.T, conn *pgx.Conn, s Selection) []int64 {
+	t.Helper()
+	var b pgx.Batch
+	var keys []int64
+	s.Queue(&b, &keys)
+	if err := conn.SendBatch(t.Context(), &b).Close(); err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
+
 // sweepUp reads a slot to its end.
 func sweepUp(t *testing.T, conn *pgx.Conn, r *Reader, limit int) []int64 {
 	t.Helper()
 	var all []int64
 	var after *int64
 	for {
-		keys, err := r.NextBatch(t.Context(), conn, limit, Range{After: after}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		keys := selected(t, conn, r.NextBatch(limit, Range{After: after}, nil))
 		if len(keys) == 0 {
 			return all
 		}
@@ -172,12 +188,11 @@ func TestReaderLeavesOutLockedAndExcluded(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "UPDATE t SET done = true WHERE id = 3"); err != nil {
 		t.Fatal(err)
 	}
-	keys, err := r.NextBatch(t.Context(), conn, 10, Range{After: ptr(1), UpTo: ptr(8)}, []int64{1, 5})
-	if err != nil || fmt.Sprint(keys) != "[7]" {
-		t.Errorf("got %v, %v", keys, err)
+	if keys := selected(t, conn, r.NextBatch(10, Range{After: ptr(1), UpTo: ptr(8)}, []int64{1, 5})); fmt.Sprint(keys) != "[7]" {
+		t.Errorf("got %v", keys)
 	}
-	if taken, err := r.Take(t.Context(), conn, []int64{1, 2, 3, 9}); err != nil || fmt.Sprint(taken) != "[1]" {
-		t.Errorf("took %v, %v", taken, err)
+	if taken := selected(t, conn, r.Take([]int64{1, 2, 3, 9})); fmt.Sprint(taken) != "[1]" {
+		t.Errorf("took %v", taken)
 	}
 	if left, err := r.StillPending(t.Context(), conn, []int64{1, 2, 3, 9}); err != nil || fmt.Sprint(left) != "[1 3]" {
 		t.Errorf("left %v, %v", left, err)

@@ -34,18 +34,17 @@ type Range struct {
 	After, UpTo *int64
 }
 
-// NextBatch locks the next pending rows of the slot, at most limit, and returns their keys, ascending. It leaves out the
-// excluded keys and rows that somebody else has locked. No key means that the range is at its end, not that nothing is
-// pending there.
-func (r *Reader) NextBatch(ctx context.Context, q Querier, limit int, in Range, exclude []int64) ([]int64, error) {
+// NextBatch selects the next pending rows of the slot, at most limit. It leaves out the excluded keys and rows that
+// somebody else has locked. No key means that the range is at its end, not that nothing is pending there.
+func (r *Reader) NextBatch(limit int, in Range, exclude []int64) Selection {
 	condition, args := r.within(in, exclude)
-	// A literal limit: of a parameter the planner would assume a tenth of the table, and sort that.
-	keys, err := collect(q.Query(ctx, fmt.Sprintf("SELECT %[1]s::bigint FROM %[2]s WHERE %[3]s ORDER BY %[1]s LIMIT %[4]d FOR NO KEY UPDATE SKIP LOCKED",
-		r.table.QuotedKey(), r.table.Quoted(), condition, limit), args...))
-	if err != nil {
-		return nil, fmt.Errorf("read the next pending rows: %w", err)
+	return Selection{
+		sql: fmt.Sprintf("SELECT %[1]s::bigint FROM %[2]s WHERE %[3]s ORDER BY %[1]s LIMIT %[4]d"+locking,
+			r.table.QuotedKey(), r.table.Quoted(), condition, limit),
+		args: args,
+		// At the start of a sweep the planner may know better, of an index on what is pending for example.
+		walk: in.After != nil,
 	}
-	return keys, nil
 }
 
 // Pending says whether a row of the slot in the range is pending, apart from the excluded keys. It takes no lock and waits
@@ -96,14 +95,9 @@ func (r *Reader) Window(ctx context.Context, q Querier, after *int64, rows int) 
 	return Range{After: after, UpTo: &ends[0]}, nil
 }
 
-// Take locks those of the given keys that are still pending rows of the slot, and are not locked by somebody else, and
-// returns them, ascending.
-func (r *Reader) Take(ctx context.Context, tx Querier, keys []int64) ([]int64, error) {
-	taken, err := collect(tx.Query(ctx, r.among()+" FOR NO KEY UPDATE SKIP LOCKED", keys))
-	if err != nil {
-		return nil, fmt.Errorf("take rows: %w", err)
-	}
-	return taken, nil
+// Take selects those of the given keys that are still pending rows of the slot and are not locked by somebody else.
+func (r *Reader) Take(keys []int64) Selection {
+	return Selection{sql: r.among() + locking, args: []any{keys}}
 }
 
 // StillPending returns those of the given keys that are pending rows of the slot, locked or not, ascending.
