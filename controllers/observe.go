@@ -57,6 +57,7 @@ func viewJob(job *v1alpha1.ShardedJob) JobView {
 		Generation: job.Generation,
 		Deleting:   job.DeletionTimestamp != nil,
 		Suspended:  job.Spec.Suspend,
+		Secret:     job.Spec.Database.SecretName,
 		Wanted:     job.WantedSlots(),
 	}
 	if seconds := job.Spec.TTLSecondsAfterFinished; seconds != nil {
