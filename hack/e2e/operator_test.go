@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -70,27 +69,4 @@ func TestOperatorRestartLeavesPods(t *testing.T) {
 		j.Expect(after).To(HaveKeyWithValue(name, uid))
 	}
 	j.finish()
-}
-
-// TestIdleWritesNothing leaves a paused and a complete job alone for a while.
-func TestIdleWritesNothing(t *testing.T) {
-	done := newJob(t, 2_000, quick)
-	done.apply()
-	done.expectExactlyOnce()
-	done.kubectl("scale", "sj/work", "--replicas=1")
-	versions := func() string {
-		return done.kubectl("get", "sj/work", "configmap/work-plan", "configmap/work-report", "statefulset/work", "-o",
-			`jsonpath={range .items[*]}{.kind} {.metadata.resourceVersion}{"\n"}{end}`)
-	}
-	// What completion itself brings about comes to rest first.
-	before := versions()
-	restless := time.Now()
-	done.Eventually(func() time.Duration {
-		if now := versions(); now != before {
-			before, restless = now, time.Now()
-		}
-		return time.Since(restless)
-	}).WithPolling(time.Second).Should(BeNumerically(">", 10*time.Second))
-	done.Consistently(versions).WithTimeout(65 * time.Second).WithPolling(5 * time.Second).Should(Equal(before))
-	figure(t, "API writes of a complete job in 65 s: 0")
 }

@@ -50,7 +50,7 @@ func TestSwitchOver(t *testing.T) {
 	var gaps, batches []float64
 	j.withDB(func(ctx context.Context, conn *pgx.Conn) {
 		rows, err := conn.Query(ctx, `WITH batch AS (
-				SELECT pid, max(at) AS at, count(DISTINCT ((id % 6) + 6) % 6) = 1 AS new FROM audit GROUP BY pid, xmin HAVING count(*) > 10),
+				SELECT pid, max(at) AS at, count(DISTINCT ((id % 6) + 6) % 6) = 1 AS new FROM audit GROUP BY pid, xmin::text HAVING count(*) > 10),
 			step AS (SELECT new AND NOT lag(new) OVER w AS switch, extract(epoch FROM at - lag(at) OVER w)::float8 AS seconds FROM batch WINDOW w AS (PARTITION BY pid ORDER BY at))
 			SELECT coalesce(switch, false), seconds FROM step WHERE seconds IS NOT NULL ORDER BY seconds`)
 		j.Expect(err).NotTo(HaveOccurred())
