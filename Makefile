@@ -74,7 +74,7 @@ test-unit: ## Run all tests but the end-to-end ones, with real PostgreSQL and AP
 
 .PHONY: test-e2e
 test-e2e: ## Run the end-to-end tests on a real node, which they start and remove. Needs root on Linux.
-	$(GO) test -tags e2e -count 1 -timeout 60m ./hack/e2e/...
+	$(GO) test -tags e2e -v -count 1 -parallel 3 -timeout 60m ./hack/e2e/...
 
 .PHONY: bench
 bench: ## Measure workers against plain sessions, and the steps of the protocol.
