@@ -74,7 +74,8 @@ test-unit: servers ## Run all tests but the end-to-end ones, with real PostgreSQ
 
 .PHONY: test-e2e
 test-e2e: servers ## Run the end-to-end tests on a real node, which they start and remove. Needs root on Linux.
-	$(GO) test -tags e2e -count 1 -timeout 60m ./hack/e2e/...
+	$(GO) test -tags e2e -v -count 1 -run Node -timeout 20m ./hack/cluster
+	$(GO) test -tags e2e -v -count 1 -parallel 3 -timeout 60m ./hack/e2e/...
 
 # Built beforehand, because the first build takes longer than go test lets a test run.
 .PHONY: servers

@@ -56,6 +56,8 @@ type JobView struct {
 	Generation int64
 	Deleting   bool
 	Suspended  bool
+	// Secret is the name of the database Secret, which workers know by its mount alone.
+	Secret string
 	// Wanted is the number of slots: replicas, or 0 while suspended.
 	Wanted int32
 	// TTL is how long a complete job stays; nil for ever.

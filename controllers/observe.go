@@ -57,6 +57,7 @@ func viewJob(job *v1alpha1.ShardedJob) JobView {
 		Generation: job.Generation,
 		Deleting:   job.DeletionTimestamp != nil,
 		Suspended:  job.Spec.Suspend,
+		Secret:     job.Spec.Database.SecretName,
 		Wanted:     job.WantedSlots(),
 	}
 	if seconds := job.Spec.TTLSecondsAfterFinished; seconds != nil {
@@ -66,7 +67,7 @@ func viewJob(job *v1alpha1.ShardedJob) JobView {
 }
 
 // owned reads the job's object of the given name into obj, and says whether it is there and ours. One that is not is
-// noted as foreign or as a predecessor. The cache holds labelled objects only; so before anything is taken for missing,
+// noted as foreign or as a predecessor. The cache holds labeled objects only; so before anything is taken for missing,
 // and made, the API server itself is asked.
 func (r *Reconciler) owned(ctx context.Context, o *Observation, job *v1alpha1.ShardedJob, kind, name string, obj client.Object) (bool, error) {
 	key := client.ObjectKey{Namespace: job.Namespace, Name: name}
@@ -107,9 +108,9 @@ func (r *Reconciler) observeSet(ctx context.Context, o *Observation, w *world) e
 	desired, err := StatefulSet(w.job, &set, r.WorkerImage, o.Set.Replicas)
 	if err != nil {
 		o.Refusal = &Refusal{Reason: v1alpha1.ReasonInvalidTemplate, Message: err.Error()}
-		return nil
+	} else {
+		o.Set.Drifted = setDrifted(desired, &set)
 	}
-	o.Set.Drifted = setDrifted(desired, &set)
 	return nil
 }
 
@@ -122,7 +123,7 @@ func (r *Reconciler) observePlan(ctx context.Context, o *Observation, w *world) 
 	w.plan = &configMap
 	plan, err := v1alpha1.DecodePlan([]byte(configMap.Data[v1alpha1.PlanKey]))
 	if err != nil {
-		return nil // somebody spoiled it: it is published anew under the next epoch
+		return nil //nolint:nilerr // somebody spoiled it: it counts as none, and is published anew under the next epoch
 	}
 	o.Plan = &plan
 	o.Published = configMap.CreationTimestamp.Time

@@ -118,6 +118,9 @@ func workerProblems(o Observation) []v1alpha1.Problem {
 		}
 		p := notice.Problem
 		p.Message = pod.Name + ": " + p.Message
+		if p.Reason == v1alpha1.ReasonInvalidSecret {
+			p.Message += fmt.Sprintf(" (Secret %q)", o.Job.Secret)
+		}
 		all = append(all, p)
 	}
 	return all

@@ -19,7 +19,7 @@ import (
 // TestKill kills processes of workers, the coordinator's too.
 func TestKill(t *testing.T) {
 	t.Parallel()
-	j := newJob(t, 60_000, slow)
+	j := newJob(t, 300_000, slow)
 	j.start(3)
 	uids := j.uids()
 	for _, victim := range []string{"work-0", "work-1", "work-2"} {
@@ -36,12 +36,12 @@ func TestKill(t *testing.T) {
 			j.count("SELECT (extract(epoch FROM min(at) - $1::timestamptz) * 1000)::int FROM audit WHERE at > $1::timestamptz + interval '0.15 s' AND ((id % 3) + 3) % 3 = $2", killed, ordinal))
 	}
 	j.Expect(j.uids()).To(Equal(uids), "containers restart, pods stay")
-	j.expectExactlyOnce()
+	j.finish()
 }
 
 func TestCoordinator(t *testing.T) {
 	t.Parallel()
-	j := newJob(t, 60_000, slow)
+	j := newJob(t, 300_000, slow)
 	j.start(3)
 	const seat = `SELECT coalesce(max(a.pid), 0) FROM pg_stat_activity a JOIN pg_locks l USING (pid)
 		WHERE l.locktype = 'advisory' AND a.application_name LIKE '% coordinator' AND a.datname = current_database()`
@@ -61,12 +61,12 @@ func TestCoordinator(t *testing.T) {
 	j.Eventually(func() int { return j.count(seat) }).WithPolling(20 * time.Millisecond).ShouldNot(Or(BeZero(), Equal(old)))
 	figure(t, "coordinator fail-over after SIGKILL: %d ms", time.Since(killed).Milliseconds())
 	j.await("Ready")
-	j.expectExactlyOnce()
+	j.finish()
 }
 
 func TestPodDeletion(t *testing.T) {
 	t.Parallel()
-	j := newJob(t, 60_000, slow)
+	j := newJob(t, 300_000, slow)
 	j.start(3)
 	for _, args := range [][]string{
 		{"delete", "pod", "work-1"},
@@ -80,7 +80,7 @@ func TestPodDeletion(t *testing.T) {
 		j.untilProcessed(1000)
 	}
 	j.await("Ready")
-	j.expectExactlyOnce()
+	j.finish()
 }
 
 // TestDatabaseRestart has a server of its own.
@@ -89,7 +89,7 @@ func TestDatabaseRestart(t *testing.T) {
 	server, err := stage.StartServer(t.Context())
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = server.Close() })
-	j := newJobOn(t, server, 50_000, slow)
+	j := newJobOn(t, server, 300_000, slow)
 	j.start(3)
 	before := j.uids()
 	for _, mode := range []postgres.Mode{postgres.Fast, postgres.Immediate} {
@@ -102,12 +102,12 @@ func TestDatabaseRestart(t *testing.T) {
 		j.await("Ready")
 	}
 	j.Expect(j.uids()).To(Equal(before))
-	j.expectExactlyOnce()
+	j.finish()
 }
 
 func TestDeleteAndApplyAgain(t *testing.T) {
 	t.Parallel()
-	j := newJob(t, 50_000, slow)
+	j := newJob(t, 300_000, slow)
 	j.start(3)
 	for _, args := range [][]string{
 		{"delete", "sj/work"},
@@ -122,5 +122,5 @@ func TestDeleteAndApplyAgain(t *testing.T) {
 		j.scale(3)
 		j.await("Ready")
 	}
-	j.expectExactlyOnce()
+	j.finish()
 }

@@ -21,10 +21,10 @@ import (
 	"shardedjob.dev/hack/stage"
 )
 
-// How a batch of the table is processed.
+// How a batch of the table is processed. Slow is about 500 rows per second and worker.
 const (
 	quick = "UPDATE items SET done = 'one' WHERE id = ANY($1)"
-	slow  = "UPDATE items SET done = 'one' FROM (SELECT pg_sleep(0.1)) pause WHERE id = ANY($1)"
+	slow  = "UPDATE items SET done = 'one' FROM (SELECT pg_sleep(0.2)) pause WHERE id = ANY($1)"
 )
 
 // fixture is a table, half of it with negative keys, and the audit of what is processed.
@@ -44,6 +44,7 @@ type job struct {
 	namespace string
 	uri       string
 	rows      int
+	judged    bool // the audit was asked
 
 	// What the manifest says.
 	statement string
@@ -63,9 +64,9 @@ func newJobOn(t *testing.T, server *postgres.Server, rows int, statement string)
 	t.Helper()
 	g := NewWithT(t)
 	g.SetDefaultEventuallyTimeout(2 * time.Minute)
-	g.SetDefaultEventuallyPollingInterval(250 * time.Millisecond)
+	g.SetDefaultEventuallyPollingInterval(500 * time.Millisecond)
 	name := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(t.Name(), "Test"), "/", "-"))
-	j := &job{T: t, Gomega: g, namespace: name, rows: rows, statement: statement, batch: 200, timeout: 5}
+	j := &job{T: t, Gomega: g, namespace: name, rows: rows, statement: statement, batch: 100, timeout: 5}
 	var err error
 	j.uri, err = stage.NewDatabase(t.Context(), server, strings.ReplaceAll(name, "-", "_"))
 	j.Expect(err).NotTo(HaveOccurred())
@@ -74,6 +75,9 @@ func newJobOn(t *testing.T, server *postgres.Server, rows int, statement string)
 	t.Cleanup(func() {
 		if t.Failed() {
 			j.tell()
+		}
+		if !j.judged { // whatever else went wrong
+			wrong.Add(int64(j.count("SELECT count(*) FROM (SELECT FROM audit GROUP BY id HAVING count(*) > 1) more")))
 		}
 		_, err := scene.Output(context.Background(), "", "delete", "namespace", name, "--wait=false")
 		j.Expect(err).NotTo(HaveOccurred())
@@ -206,6 +210,14 @@ func (j *job) untilProcessed(more int) {
 	j.Eventually(j.processed).Should(BeNumerically(">=", min(from+more, j.rows)))
 }
 
+// finish goes on with a quick statement and large batches, so that no test lasts longer than what it shows, to the end.
+func (j *job) finish() {
+	j.Helper()
+	j.statement, j.batch = quick, 5000
+	j.apply()
+	j.expectExactlyOnce()
+}
+
 // expectExactlyOnce waits for Complete and asks the audit.
 func (j *job) expectExactlyOnce() {
 	j.Helper()
@@ -224,6 +236,7 @@ func (j *job) expectOnce(where string) {
 		j.Expect(conn.QueryRow(ctx, `SELECT count(*) FILTER (WHERE n = 0), count(*) FILTER (WHERE n > 1)
 			FROM (SELECT count(audit.id) AS n FROM items LEFT JOIN audit USING (id) `+where+` GROUP BY items.id) each_row`).Scan(&never, &more)).To(Succeed())
 	})
+	j.judged = true
 	audited.Add(int64(j.rows))
 	wrong.Add(int64(never + more))
 	j.Expect([]int{never, more}).To(Equal([]int{0, 0}), "rows processed 0 and 2+ times")

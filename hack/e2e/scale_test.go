@@ -15,41 +15,42 @@ import (
 
 func TestScaleUpAndDown(t *testing.T) {
 	t.Parallel()
-	j := newJob(t, 80_000, slow)
+	j := newJob(t, 300_000, slow)
 	j.start(2)
 	first := j.uids()
-	for _, n := range []int{5, 3} {
+	for _, n := range []int{5, 3, 4} {
 		j.untilProcessed(3000)
 		j.scale(n)
 		j.await("Ready")
-		j.Expect(j.get().Status.Partition.Slots).To(BeEquivalentTo(n))
-		j.Expect(j.get().Status.Coordinator).To(HavePrefix("work-"))
+		status := j.get().Status
+		j.Expect(status.Partition.Slots).To(BeEquivalentTo(n))
+		j.Expect(status.Coordinator).To(HavePrefix("work-"))
 	}
 	uids := j.uids()
-	j.Expect(uids).To(HaveLen(3))
+	j.Expect(uids).To(HaveLen(4))
 	for name, uid := range first {
 		j.Expect(uids).To(HaveKeyWithValue(name, uid))
 	}
-	j.expectExactlyOnce()
+	j.finish()
 	j.Expect(j.kubectl("get", "sj")).To(ContainSubstring("Complete"))
 }
 
 // TestSwitchOver measures how long slots pause when the table is partitioned anew.
 func TestSwitchOver(t *testing.T) {
 	t.Parallel()
-	j := newJob(t, 120_000, slow)
+	j := newJob(t, 300_000, "UPDATE items SET done = 'one' FROM (SELECT pg_sleep(0.3)) pause WHERE id = ANY($1)")
 	j.batch = 500
 	j.start(4)
 	j.untilProcessed(10_000)
 	j.scale(6)
 	j.await("Ready")
 	figure(t, "memory of a worker: %.0f MB", residentMB(j.processOf(j.uids()["work-0"], "/worker")))
-	j.expectExactlyOnce()
+	j.finish()
 	// All keys of a batch have one remainder. Under the new partition it is that of 6.
 	var gaps, batches []float64
 	j.withDB(func(ctx context.Context, conn *pgx.Conn) {
 		rows, err := conn.Query(ctx, `WITH batch AS (
-				SELECT pid, max(at) AS at, count(DISTINCT ((id % 6) + 6) % 6) = 1 AS new FROM audit GROUP BY pid, xmin HAVING count(*) > 10),
+				SELECT pid, max(at) AS at, count(DISTINCT ((id % 6) + 6) % 6) = 1 AS new FROM audit GROUP BY pid, xmin::text HAVING count(*) > 10),
 			step AS (SELECT new AND NOT lag(new) OVER w AS switch, extract(epoch FROM at - lag(at) OVER w)::float8 AS seconds FROM batch WINDOW w AS (PARTITION BY pid ORDER BY at))
 			SELECT coalesce(switch, false), seconds FROM step WHERE seconds IS NOT NULL ORDER BY seconds`)
 		j.Expect(err).NotTo(HaveOccurred())
@@ -73,7 +74,7 @@ func TestSwitchOver(t *testing.T) {
 
 func TestNewStatement(t *testing.T) {
 	t.Parallel()
-	j := newJob(t, 60_000, slow)
+	j := newJob(t, 300_000, slow)
 	j.start(3)
 	before := j.uids()
 	for _, word := range []string{"two", "three", "four"} {
@@ -87,7 +88,7 @@ func TestNewStatement(t *testing.T) {
 			"rows processed by an old statement after kubectl wait returned")
 	}
 	j.Expect(j.uids()).To(Equal(before), "no pod restarts for a statement")
-	j.expectExactlyOnce()
+	j.finish()
 }
 
 // now is the database's time.
@@ -101,7 +102,7 @@ func (j *job) now() (now time.Time) {
 
 func TestSuspendAndZero(t *testing.T) {
 	t.Parallel()
-	j := newJob(t, 40_000, slow)
+	j := newJob(t, 300_000, slow)
 	j.start(2)
 	patch := func(suspend bool) {
 		j.kubectl("patch", "sj/work", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"suspend":%t}}`, suspend))
@@ -126,5 +127,5 @@ func TestSuspendAndZero(t *testing.T) {
 		pause.on()
 		j.await("Ready")
 	}
-	j.expectExactlyOnce()
+	j.finish()
 }

@@ -62,13 +62,13 @@ func TestWrongPassword(t *testing.T) {
 // TestQuota quotes the API server, works with the pods that exist, and goes on when the quota does.
 func TestQuota(t *testing.T) {
 	t.Parallel()
-	j := newJob(t, 80_000, slow)
+	j := newJob(t, 300_000, slow)
 	j.kubectl("create", "quota", "few", "--hard=pods=2")
 	j.apply()
 	j.scale(4)
 	j.Eventually(func() string { return j.condition("Ready") }).WithTimeout(time.Minute).Should(And(HavePrefix("False"), ContainSubstring("exceeded quota: few")))
 	j.kubectl("delete", "quota", "few")
-	j.expectExactlyOnce()
+	j.finish()
 }
 
 // TestRowsFailing never becomes Complete while a row fails.
@@ -90,7 +90,7 @@ func TestRowsFailing(t *testing.T) {
 // TestWhatPeopleRead looks at what kubectl prints for a person.
 func TestWhatPeopleRead(t *testing.T) {
 	t.Parallel()
-	j := newJob(t, 60_000, slow)
+	j := newJob(t, 300_000, slow)
 	j.start(2)
 	j.Eventually(func() string { return j.kubectl("get", "sj") }).Should(And(
 		MatchRegexp(`NAME +TABLE +REPLICAS +SLOTS +HELD +DONE% +ROWS/S +STATUS +AGE`), MatchRegexp(`work +items +2 +2 +2 +\d+ +\d+ +Running`)))
@@ -99,6 +99,24 @@ func TestWhatPeopleRead(t *testing.T) {
 	described := j.kubectl("describe", "sj/work")
 	for _, words := range []string{"All 2 slots are held under epoch", "Coordinator:", "Rows Per Second:", "Estimated Completion Time:", "RepartitionFinished"} {
 		j.Expect(described).To(ContainSubstring(words))
+	}
+	j.Expect(j.kubectl("logs", "work-0")).To(ContainSubstring("Slot taken"))
+
+	// What a running job costs the API server.
+	writes := map[string]int{}
+	last := map[string]string{}
+	for began := time.Now(); time.Since(began) < 20*time.Second; {
+		for line := range strings.Lines(j.kubectl("get", "sj/work", "configmap/work-plan", "configmap/work-report", "statefulset/work",
+			"-o", `jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}`)) {
+			name, version, _ := strings.Cut(strings.TrimSpace(line), " ")
+			if last[name] != "" && last[name] != version {
+				writes[name]++
+			}
+			last[name] = version
+		}
+	}
+	for name, n := range writes {
+		figure(t, "API writes of a running job with 2 workers to %s: %d in a minute", name, 3*n)
 	}
 	for field, words := range map[string]string{
 		"":                       "ShardedJob runs one function over every row",
@@ -122,23 +140,28 @@ func TestWhatPeopleRead(t *testing.T) {
 		// kubectl breaks lines where it likes.
 		j.Expect(strings.Join(strings.Fields(j.kubectl("explain", "shardedjob"+field)), " ")).To(ContainSubstring(words), field)
 	}
-	j.Expect(j.kubectl("logs", "work-0")).To(ContainSubstring("Slot taken"))
+	j.finish()
+}
 
-	// What a running job costs the API server.
-	writes := map[string]int{}
-	last := map[string]string{}
-	for began := time.Now(); time.Since(began) < 20*time.Second; {
-		for line := range strings.Lines(j.kubectl("get", "sj/work", "configmap/work-plan", "configmap/work-report", "statefulset/work",
-			"-o", `jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}`)) {
-			name, version, _ := strings.Cut(strings.TrimSpace(line), " ")
-			if last[name] != "" && last[name] != version {
-				writes[name]++
-			}
-			last[name] = version
+// TestIdleWritesNothing leaves a complete job alone for a while.
+func TestIdleWritesNothing(t *testing.T) {
+	t.Parallel()
+	done := newJob(t, 2_000, quick)
+	done.apply()
+	done.expectExactlyOnce()
+	versions := func() string {
+		return done.kubectl("get", "sj/work", "configmap/work-plan", "configmap/work-report", "statefulset/work", "-o",
+			`jsonpath={range .items[*]}{.kind} {.metadata.resourceVersion}{"\n"}{end}`)
+	}
+	// What completion itself brings about comes to rest first.
+	before := versions()
+	restless := time.Now()
+	done.Eventually(func() time.Duration {
+		if now := versions(); now != before {
+			before, restless = now, time.Now()
 		}
-	}
-	for name, n := range writes {
-		figure(t, "API writes of a running job with 2 workers to %s: %d in a minute", name, 3*n)
-	}
-	j.expectExactlyOnce()
+		return time.Since(restless)
+	}).WithPolling(time.Second).Should(BeNumerically(">", 10*time.Second))
+	done.Consistently(versions).WithTimeout(65 * time.Second).WithPolling(5 * time.Second).Should(Equal(before))
+	figure(t, "API writes of a complete job in 65 s: 0")
 }
