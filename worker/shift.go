@@ -27,6 +27,10 @@ const (
 	connectTimeout = 10 * time.Second
 	// callTimeout bounds a look at the locks and a heartbeat: the server answers in milliseconds or not at all.
 	callTimeout = 5 * time.Second
+	// checkTimeout bounds the check of table and statement, which may wait for a table's lock.
+	checkTimeout = 30 * time.Second
+	// statementTimeout is what the session allows a statement outside a batch.
+	statementTimeout = 30 * time.Second
 	// lastWord bounds what a worker says when it stops.
 	lastWord = 2 * time.Second
 )
@@ -156,6 +160,8 @@ func (s *shift) check(ctx context.Context, plan v1alpha1.Plan) (*v1alpha1.Proble
 	if s.checked != nil && s.checked.Table == plan.Table && s.checked.Process.SQL.Statement == plan.Process.SQL.Statement {
 		return nil, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
 	conn := s.session.Conn()
 	if err := preflight.SearchPath(ctx, conn, plan.Table.Schema); err != nil {
 		return nil, err
@@ -209,7 +215,9 @@ func (s *shift) refused(ctx context.Context, err error, plan v1alpha1.Plan, chan
 // conflictProblem says who is in the way. Workers of a deleted job of the same name, which are about to go, are no
 // matter for a person.
 func (s *shift) conflictProblem(c *fence.ConflictError) *v1alpha1.Problem {
-	predecessor := c.Kind == fence.ConflictOwner && c.Other.Ours && c.Other.Identity.Job == s.cfg.Namespace+"/"+s.cfg.Job
+	who := c.Other.Identity // whose job's name may be cut
+	predecessor := c.Kind == fence.ConflictOwner && c.Other.Ours &&
+		c.Other.ApplicationName == fence.ApplicationName(s.group, who.Ordinal, who.PodUID, s.cfg.Namespace+"/"+s.cfg.Job)
 	message := c.Error() + "; this job waits until that one is gone"
 	return &v1alpha1.Problem{Reason: v1alpha1.ReasonConflict, Message: message, Stalled: !predecessor}
 }
@@ -273,7 +281,7 @@ func (s *shift) look(ctx context.Context, claim fence.Claim) (newer bool, err er
 		s.mu.Unlock()
 		candidate.Vacancy()
 	}
-	superseded, err := s.session.Superseded(ctx, claim)
+	superseded, err := s.session.SupersededAmong(claim, holders)
 	if err != nil || superseded == nil {
 		return false, err
 	}
@@ -351,6 +359,8 @@ func (s *shift) enter(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim
 		s.state.set(v1alpha1.SlotWaiting, w.Message)
 		if w.Reason == fence.WaitingForeignLock || w.Reason == fence.WaitingCannotEnd {
 			s.state.problem(&v1alpha1.Problem{Reason: v1alpha1.ReasonForeignLock, Message: w.Message, Stalled: true})
+		} else {
+			s.state.problem(nil)
 		}
 		// Enter calls this between two of its own statements, so the session is free. A lost session, or a newer plan, shows
 		// at Enter's next poll.

@@ -87,11 +87,13 @@ func (s *shift) work(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim)
 	return nil
 }
 
-// step takes one step of the runner. A batch that outlives the hand-over time is given up together with the session: others
-// would end it anyway.
-func (s *shift) step(ctx context.Context, runner *process.Runner, plan v1alpha1.Plan) (process.Result, error) {
-	ctx, cancel := bounded(ctx, time.Duration(plan.HandoverSeconds)*time.Second)
+// step takes one step of the runner: one batch and a look at what is left, each statement of which has its own timeout; their
+// sum only ends what a dead server would never answer. Once the worker has to stop, a batch that outlives the hand-over
+// time is given up together with the session: the pod would be killed anyway.
+func (s *shift) step(stop context.Context, runner *process.Runner, plan v1alpha1.Plan) (process.Result, error) {
+	ctx, cancel := bounded(stop, 2*time.Duration(plan.Batch.TimeoutSeconds)*time.Second+statementTimeout+callTimeout)
 	defer cancel()
+	defer context.AfterFunc(stop, func() { time.AfterFunc(time.Duration(plan.HandoverSeconds)*time.Second, cancel) })()
 	began := time.Now()
 	result, err := runner.Step(ctx, s.session)
 	outcome := "committed"

@@ -193,7 +193,7 @@ func (w *Worker) connect(ctx context.Context, group fence.Group, role string, no
 		conf.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { notify(n) }
 	}
 	name := fence.ApplicationName(group, w.ordinal, w.cfg.PodUID, role+w.cfg.Namespace+"/"+w.cfg.Job)
-	return fence.Open(ctx, conf, fence.Options{ApplicationName: name})
+	return fence.Open(ctx, conf, fence.Options{ApplicationName: name, StatementTimeout: statementTimeout})
 }
 
 // Status is what the worker does right now.

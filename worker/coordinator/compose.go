@@ -3,6 +3,7 @@ package coordinator
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -128,15 +129,14 @@ func (v view) generation(slots []v1alpha1.SlotStatus) int64 {
 	if len(slots) == 0 {
 		return v.plan.Generation
 	}
-	lowest := int64(0)
+	lowest := int64(math.MaxInt64)
 	for _, s := range slots {
 		beat, ok := v.beat(s.Ordinal)
 		if !ok || beat.Epoch != v.plan.Epoch {
 			return 0
 		}
-		if lowest == 0 || beat.Generation < lowest {
-			lowest = beat.Generation
-		}
+		// It is 0 of a worker that knows the partition from the locks alone, and so may run an older statement.
+		lowest = min(lowest, beat.Generation)
 	}
 	return lowest
 }

@@ -83,6 +83,7 @@ func TestComposeGenerationIsTheLowest(t *testing.T) {
 	}{
 		"all run it":            {world(), 7},
 		"one is behind":         {world(beat(1, func(b *heard) { b.Generation = 6 })), 6},
+		"one follows the locks": {world(beat(0, func(b *heard) { b.Generation = 0 })), 0},
 		"one has not said":      {world(func(v *view) { delete(v.beats, 1) }), 0},
 		"one is of an old plan": {world(beat(1, func(b *heard) { b.Epoch = 2 })), 0},
 	}

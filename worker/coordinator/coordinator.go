@@ -15,6 +15,7 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -23,8 +24,10 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"shardedjob.dev/api/v1alpha1"
+	"shardedjob.dev/worker/database"
 	"shardedjob.dev/worker/fence"
 	"shardedjob.dev/worker/heartbeat"
 	"shardedjob.dev/worker/internal/sleep"
@@ -52,11 +55,15 @@ const (
 	deputyPoll = 500 * time.Millisecond
 	// tick is how often the coordinator looks at the locks. Heartbeats arrive with the answer.
 	tick = time.Second
-	// retryPause follows a failure, so that a server in trouble is left alone.
-	retryPause = time.Second
 	// tryJitter spreads the workers that have all seen the same empty seat.
 	tryJitter = 300 * time.Millisecond
 )
+
+// retry is the pause after a failure, longer each time, so that a server in trouble, or without a free connection, is left alone.
+var retry = wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.5, Steps: 1 << 30, Cap: 15 * time.Second}
+
+// goodService is how long a session has to last for the pauses to begin anew.
+const goodService = 30 * time.Second
 
 // frozenAfter ends the session of a coordinator whose process stands still, so that the deputy can take over: one at work
 // says something every second, and waits for the API server no longer than half of this.
@@ -150,6 +157,7 @@ func Vacant(holders []fence.Holder) (vacant bool, coordinator *fence.Holder) {
 
 // Run stands for the seats, and serves in the one it gets, until the context ends.
 func (c *Candidate) Run(ctx context.Context) {
+	backoff := retry
 	for {
 		select {
 		case <-ctx.Done():
@@ -159,13 +167,27 @@ func (c *Candidate) Run(ctx context.Context) {
 		if !sleep.For(ctx, rand.N(tryJitter)) {
 			return
 		}
-		if err := c.stand(ctx); err != nil && ctx.Err() == nil {
-			c.Log.Warn("Coordination interrupted", "error", err)
-			if !sleep.For(ctx, retryPause) {
+		began := time.Now()
+		err := c.stand(ctx)
+		if err == nil || time.Since(began) > goodService {
+			backoff = retry
+		}
+		if err != nil && ctx.Err() == nil {
+			c.Log.Warn("Coordination interrupted", "error", describe(err))
+			if !sleep.For(ctx, backoff.Step()) {
 				return
 			}
 		}
 	}
+}
+
+// describe makes an error fit for the log: what the server says may quote the content of a row.
+func describe(err error) string {
+	var server *pgconn.PgError
+	if errors.As(err, &server) {
+		return database.Describe(err)
+	}
+	return err.Error()
 }
 
 // stand tries both seats once and serves in what it gets until the session or the context ends.
@@ -241,9 +263,10 @@ func (c *Candidate) serve(ctx context.Context, session *fence.Session, beats *in
 type inbox struct {
 	beats map[int32]heard
 	fresh []heartbeat.Beat
+	last  map[int32]int // by ordinal: where in fresh its newest beat is
 }
 
-func newInbox() *inbox { return &inbox{beats: map[int32]heard{}} }
+func newInbox() *inbox { return &inbox{beats: map[int32]heard{}, last: map[int32]int{}} }
 
 // receive is called by the connection while it waits for an answer, so on the coordinator's own goroutine.
 func (i *inbox) receive(n *pgconn.Notification) {
@@ -252,13 +275,20 @@ func (i *inbox) receive(n *pgconn.Notification) {
 		return
 	}
 	i.beats[b.Ordinal] = heard{Beat: b, at: time.Now()}
+	// A later beat of one run says all that the earlier one did. Nobody takes any while the API server is away.
+	if at, ok := i.last[b.Ordinal]; ok && i.fresh[at].Run == b.Run {
+		i.fresh[at] = b
+		return
+	}
+	i.last[b.Ordinal] = len(i.fresh)
 	i.fresh = append(i.fresh, b)
 }
 
-// take returns the beats that have come since the last call.
+// take returns the newest beat of each run since the last call, the runs of an ordinal in order.
 func (i *inbox) take() []heartbeat.Beat {
 	fresh := i.fresh
 	i.fresh = nil
+	clear(i.last)
 	return fresh
 }
 

@@ -23,6 +23,10 @@ const (
 	tickTimeout = 20 * time.Second
 	// countEvery is how often the pending rows are counted anew. In between, processed rows are subtracted.
 	countEvery = 10 * time.Minute
+	// countRetry is the pause after a count that failed, because the table is locked for example.
+	countRetry = time.Minute
+	// storeEvery is how often the store is asked whether the report is still there when there is nothing to write.
+	storeEvery = 30 * time.Second
 	// checkEvery is how often a drained table is checked again when the check found rows.
 	checkEvery = 5 * time.Second
 	// checkTimeout bounds the check that nothing is pending: without a partial index it reads the whole table.
@@ -39,13 +43,15 @@ type desk struct {
 
 	tally   *tally
 	written *v1alpha1.Report
+	raw     string // as it was written
 	savedAt time.Time
-	behind  bool // somebody else may have written to the store
+	seenAt  time.Time // when it was last known to be in the store
+	behind  bool      // somebody else may have written to the store
 
 	counted     bool
-	pending     int64 // as last counted
-	countedAt   time.Time
-	atCount     int64 // processed rows when it was counted
+	pending     int64     // as last counted
+	countDue    time.Time // when to count again
+	atCount     int64     // processed rows when it was counted
 	checkedAt   time.Time
 	connections *v1alpha1.Connections
 	roomAt      time.Time
@@ -57,6 +63,7 @@ type desk struct {
 func (d *desk) tick(stop context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(stop), tickTimeout)
 	defer cancel()
+	changed := d.Feed.Changed()
 	plan, _ := d.Feed.Current()
 	if d.tally == nil && !d.load(ctx) {
 		return d.session.Ping(ctx)
@@ -76,7 +83,7 @@ func (d *desk) tick(stop context.Context) error {
 	report.Coordinator = d.Pod
 	report.CompleteTime = completion(d.written, report)
 	for _, h := range locks {
-		if h.Kind() == fence.KindEpoch {
+		if h.Kind() == fence.KindEpoch && h.Ours && h.Identity.GroupHash == d.Group.Hash() {
 			report.HighestEpoch = max(report.HighestEpoch, h.Epoch())
 		}
 	}
@@ -88,7 +95,10 @@ func (d *desk) tick(stop context.Context) error {
 	}
 	report.Connections = d.connections
 	if report.CompleteTime == nil && v.drained(v.slots()) && v.now.Sub(d.checkedAt) >= checkEvery {
-		if report.CompleteTime, err = d.checkComplete(stop); err != nil {
+		// The check may take long; so what is known goes first.
+		d.figures(&report, v.now)
+		d.save(context.WithoutCancel(stop), report, v.now)
+		if report.CompleteTime, err = d.checkComplete(stop, changed); err != nil {
 			return err
 		}
 	}
@@ -129,36 +139,56 @@ func (d *desk) load(ctx context.Context) bool {
 	d.tally = decodeTally(d.UID, data[CountersKey])
 	// A report that cannot be used is as good as none: it is written anew.
 	d.written, _, _ = v1alpha1.DecodeReport(d.UID, data)
+	d.raw, d.seenAt = data[v1alpha1.ReportKey], time.Now()
 	return true
 }
 
 // countRows counts the pending rows now and then.
 func (d *desk) countRows(ctx context.Context, now time.Time) error {
 	table := d.Table()
-	if table == nil || (d.counted && now.Sub(d.countedAt) < countEvery) {
+	if table == nil || now.Before(d.countDue) {
 		return nil
 	}
 	n, err := table.CountPending(ctx, d.session)
 	if err != nil {
-		return fmt.Errorf("count the pending rows: %w", err)
+		d.countDue = now.Add(countRetry)
+		return d.putUp("count the pending rows", err)
 	}
-	d.counted, d.pending, d.countedAt, d.atCount = true, n, now, d.tally.processed()
+	d.counted, d.pending, d.countDue, d.atCount = true, n, now.Add(countEvery), d.tally.processed()
 	return nil
 }
 
-// checkComplete makes the check that alone can complete a job, and returns when it found nothing pending.
-func (d *desk) checkComplete(ctx context.Context) (*metav1.Time, error) {
+// putUp lets the coordinator go on without an answer of the table, which may be locked, changed or gone: the workers say
+// so, and somebody has to pass it on. Only the loss of the session is returned.
+func (d *desk) putUp(doing string, err error) error {
+	if d.session.Conn().IsClosed() {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	d.Log.Warn("Cannot "+doing, "error", describe(err))
+	return nil
+}
+
+// checkComplete makes the check that alone can complete a job, and returns when it found nothing pending. A new plan breaks
+// it off, together with the session, so that whoever takes the seat then reports on that plan at once.
+func (d *desk) checkComplete(ctx context.Context, changed <-chan struct{}) (*metav1.Time, error) {
 	table := d.Table()
 	if table == nil {
 		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-changed:
+			cancel()
+		}
+	}()
 	pending, err := table.AnyPending(ctx, d.session)
-	if err != nil {
-		return nil, fmt.Errorf("check that nothing is pending: %w", err)
-	}
 	d.checkedAt = time.Now()
+	if err != nil {
+		return nil, d.putUp("check that nothing is pending", err)
+	}
 	if pending {
 		return nil, nil
 	}
@@ -180,13 +210,13 @@ func (d *desk) figures(r *v1alpha1.Report, now time.Time) {
 }
 
 // roomQuery counts the connections that the workers' role may still open: the server, the database and the role each have
-// a limit.
+// a limit. Of other roles' sessions only pg_read_all_stats may see the type.
 const roomQuery = `
 	SELECT least(server.max, nullif(d.datconnlimit, -1), nullif(r.rolconnlimit, -1)),
 	       least(server.max - server.used, nullif(d.datconnlimit, -1) - in_db.used, nullif(r.rolconnlimit, -1) - by_role.used)
 	  FROM (SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
 	               - coalesce(current_setting('reserved_connections', true), '0')::int AS max,
-	               (SELECT count(*)::int FROM pg_stat_activity WHERE backend_type = 'client backend') AS used) server,
+	               (SELECT count(*)::int FROM pg_stat_activity WHERE datid IS NOT NULL AND coalesce(backend_type, 'client backend') = 'client backend') AS used) server,
 	       (SELECT count(*)::int AS used FROM pg_stat_activity WHERE datname = current_database()) in_db,
 	       (SELECT count(*)::int AS used FROM pg_stat_activity WHERE usename = session_user) by_role,
 	       pg_database d, pg_roles r
@@ -215,19 +245,31 @@ func (d *desk) countConnections(ctx context.Context, now time.Time) error {
 // save writes the report if it has news: at once if something has changed, every few seconds if only figures have. A
 // failure is not the session's fault; the next tick tries again.
 func (d *desk) save(ctx context.Context, r v1alpha1.Report, now time.Time) {
+	check := d.behind
 	if d.written != nil {
 		if reflect.DeepEqual(r, *d.written) {
-			return
-		}
-		if reflect.DeepEqual(withoutFigures(r), withoutFigures(*d.written)) && now.Sub(d.savedAt) < progressEvery {
+			if now.Sub(d.seenAt) < storeEvery {
+				return
+			}
+			check = true // somebody may have removed it
+		} else if reflect.DeepEqual(withoutFigures(r), withoutFigures(*d.written)) && now.Sub(d.savedAt) < progressEvery {
 			return
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
-	if d.behind {
-		if _, err := d.Store.Load(ctx); err != nil {
+	if check {
+		d.seenAt = now
+		data, err := d.Store.Load(ctx)
+		if err != nil {
 			d.Log.Warn("Cannot read the report", "error", err)
+			return
+		}
+		if d.written != nil && data[v1alpha1.ReportKey] == d.raw && reflect.DeepEqual(r, *d.written) {
+			return
+		}
+		// What was read may be a successor's. Who has the seat after reading may write over it; a later successor's is refused.
+		if d.session.Ping(ctx) != nil {
 			return
 		}
 	}
@@ -249,7 +291,11 @@ func (d *desk) put(ctx context.Context, r v1alpha1.Report) error {
 	if err != nil {
 		return err
 	}
-	return d.Store.Save(ctx, map[string]string{v1alpha1.ReportKey: string(raw), CountersKey: counters})
+	if err := d.Store.Save(ctx, map[string]string{v1alpha1.ReportKey: string(raw), CountersKey: counters}); err != nil {
+		return err
+	}
+	d.raw, d.seenAt = string(raw), time.Now()
+	return nil
 }
 
 // withoutFigures is what of a report is news at once.

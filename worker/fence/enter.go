@@ -69,11 +69,16 @@ func (s *Session) abandon(ctx context.Context) error {
 // so a worker whose ordinal has no slot can use it to follow a plan that it cannot read. A working session calls it
 // between batches, every LookInterval, and leaves at a result: the API server may be away, the lock says it too.
 func (s *Session) Superseded(ctx context.Context, c Claim) (*SupersededError, error) {
-	m, err := newMark(c.Epoch, c.Slots)
+	holders, err := s.look(ctx, c.Group.Class())
 	if err != nil {
 		return nil, err
 	}
-	holders, err := s.look(ctx, c.Group.Class())
+	return s.SupersededAmong(c, holders)
+}
+
+// SupersededAmong is Superseded for who has been seen already.
+func (s *Session) SupersededAmong(c Claim, holders []Holder) (*SupersededError, error) {
+	m, err := newMark(c.Epoch, c.Slots)
 	if err != nil {
 		return nil, err
 	}

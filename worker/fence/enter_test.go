@@ -216,6 +216,12 @@ func TestForeignLocksBlockAndAreNamed(t *testing.T) {
 					t.Errorf("%q does not say %q", w.Message, part)
 				}
 			}
+			eventually(t, "being told again", func() bool { return len(waiter.messages(WaitingForeignLock)) > 1 })
+			for _, message := range waiter.messages(WaitingForeignLock) {
+				if message != w.Message {
+					t.Errorf("%q became %q: each change of a problem is written to the API server", w.Message, message)
+				}
+			}
 			exec(t, app, "SELECT pg_advisory_unlock_all()") // alive
 			if err := waiter.result(t); err != nil {
 				t.Errorf("after the stranger has gone: %v", err)

@@ -135,6 +135,18 @@ func (e *entering) waiting(t testing.TB, reason Reason) Waiting {
 	return found
 }
 
+// messages are what has been told about waits for a reason.
+func (e *entering) messages(reason Reason) (all []string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, w := range e.waits {
+		if w.Reason == reason {
+			all = append(all, w.Message)
+		}
+	}
+	return all
+}
+
 func (e *entering) over() bool {
 	select {
 	case <-e.done:

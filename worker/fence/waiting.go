@@ -78,8 +78,9 @@ func (e *entry) slotHeld(h Holder) {
 func (e *entry) foreign(holders ...Holder) {
 	now := time.Now()
 	kind, _ := holders[0].Key.Parse()
-	message := fmt.Sprintf("waiting for %s, which holds the %s lock (%d, %d) of this group without being one of its workers, %s",
-		stranger(holders[0]), kind, uint32(holders[0].Key.Class), uint32(holders[0].Key.Object), seconds(now.Sub(e.since)))
+	// Without the time: it is reported as a problem, and each new text of one is written to the API server.
+	message := fmt.Sprintf("waiting for %s, which holds the %s lock (%d, %d) of this group without being one of its workers",
+		stranger(holders[0]), kind, uint32(holders[0].Key.Class), uint32(holders[0].Key.Object))
 	e.tell(now, WaitingForeignLock, message+others(len(holders)), holders)
 }
 
