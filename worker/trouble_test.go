@@ -14,13 +14,15 @@ import (
 	"shardedjob.dev/hack/postgres"
 )
 
-// A search and a second look that each stay within the batch's time may take longer than the hand-over time together.
+// A search and a second look that each stay within the batch's time may take longer than the hand-over time together: so it
+// is where all rows are done, as at the end of a job.
 func TestSlowSearchesComplete(t *testing.T) {
 	t.Parallel()
 	j := newJob(t, nil, 10, plain)
 	j.exec("CREATE FUNCTION nap() RETURNS boolean LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.3); RETURN false; END'")
 	j.plan.Table.Pending = "NOT done OR nap()"
 	j.plan.Batch.TimeoutSeconds, j.plan.HandoverSeconds = 4, 5
+	j.exec("UPDATE t SET done = true")
 	j.publish(1)
 	j.start(0)
 	j.complete()
