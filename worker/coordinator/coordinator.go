@@ -247,7 +247,7 @@ func (c *Candidate) serve(ctx context.Context, session *fence.Session, beats *in
 	if _, err := session.Conn().Exec(ctx, "LISTEN "+channel); err != nil {
 		return fmt.Errorf("listen for heartbeats: %w", err)
 	}
-	desk := &desk{Candidate: c, session: session, beats: beats}
+	desk := &desk{Candidate: c, session: session, beats: beats, backoff: retry}
 	for {
 		if err := desk.tick(ctx); err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"shardedjob.dev/api/v1alpha1"
 	"shardedjob.dev/worker/fence"
@@ -47,6 +48,8 @@ type desk struct {
 	savedAt time.Time
 	seenAt  time.Time // when it was last known to be in the store
 	behind  bool      // somebody else may have written to the store
+	saveDue time.Time // after a failure: when to try the store again
+	backoff wait.Backoff
 
 	counted     bool
 	pending     int64     // as last counted
@@ -243,43 +246,54 @@ func (d *desk) countConnections(ctx context.Context, now time.Time) error {
 }
 
 // save writes the report if it has news: at once if something has changed, every few seconds if only figures have. A
-// failure is not the session's fault; the next tick tries again.
+// failure is not the session's fault; it is tried again after pauses that grow.
 func (d *desk) save(ctx context.Context, r v1alpha1.Report, now time.Time) {
+	if now.Before(d.saveDue) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	defer cancel()
+	if err := d.trySave(ctx, r, now); err != nil {
+		d.saveDue = time.Now().Add(d.backoff.Step())
+		d.Log.Warn("Cannot write the report", "error", err)
+		return
+	}
+	d.backoff = retry
+}
+
+func (d *desk) trySave(ctx context.Context, r v1alpha1.Report, now time.Time) error {
 	check := d.behind
 	if d.written != nil {
 		if reflect.DeepEqual(r, *d.written) {
 			if now.Sub(d.seenAt) < storeEvery {
-				return
+				return nil
 			}
 			check = true // somebody may have removed it
 		} else if reflect.DeepEqual(withoutFigures(r), withoutFigures(*d.written)) && now.Sub(d.savedAt) < progressEvery {
-			return
+			return nil
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
-	defer cancel()
 	if check {
-		d.seenAt = now
 		data, err := d.Store.Load(ctx)
 		if err != nil {
-			d.Log.Warn("Cannot read the report", "error", err)
-			return
+			return err
 		}
+		d.seenAt = now
 		if d.written != nil && data[v1alpha1.ReportKey] == d.raw && reflect.DeepEqual(r, *d.written) {
-			return
+			return nil
 		}
 		// What was read may be a successor's. Who has the seat after reading may write over it; a later successor's is refused.
-		if d.session.Ping(ctx) != nil {
-			return
+		if err := d.session.Ping(ctx); err != nil {
+			return err
 		}
 	}
 	d.behind = true
 	if err := d.put(ctx, r); err != nil {
-		d.Log.Warn("Cannot write the report", "error", err)
-		return
+		return err
 	}
 	d.behind = false
 	d.written, d.savedAt = &r, now
+	return nil
 }
 
 func (d *desk) put(ctx context.Context, r v1alpha1.Report) error {
