@@ -43,8 +43,9 @@ func TestCoordinator(t *testing.T) {
 	t.Parallel()
 	j := newJob(t, 300_000, slow)
 	j.start(3)
+	// The coordinator's seat is the first object of its kind, the deputy's the second.
 	const seat = `SELECT coalesce(max(a.pid), 0) FROM pg_stat_activity a JOIN pg_locks l USING (pid)
-		WHERE l.locktype = 'advisory' AND a.application_name LIKE '% coordinator' AND a.datname = current_database()`
+		WHERE l.locktype = 'advisory' AND l.objid::bigint = 4::bigint << 29 AND a.application_name LIKE '% coordinator of %' AND a.datname = current_database()`
 	chief := j.get().Status.Coordinator
 	j.Expect(chief).To(HavePrefix("work-"))
 	for pod := range j.uids() {
