@@ -19,6 +19,8 @@ import (
 )
 
 const (
+	// beatEvery is how often a worker with no news says that it is there.
+	beatEvery = 5 * time.Second
 	// pollEvery is how often a worker with nothing to do looks around, and how often it may send a heartbeat.
 	pollEvery = time.Second
 	// problemRetry is the pause before a failed check of the table is repeated, if the plan does not change before.
@@ -305,15 +307,17 @@ func (s *shift) followLocks(newer *fence.SupersededError) {
 	}
 }
 
-// beat sends a heartbeat if there is news, at most one a second, and else every few seconds: the more workers, the
-// fewer, so that their coordinator has about fifty a second to read at most.
+// beat sends a heartbeat at most once a second: at once if there is news, and if only the count has changed as often as a
+// worker looks at the locks: rows that a killed worker has done since its last heartbeat are missing from the count, and
+// the coordinator has about a hundred heartbeats a second to read, however many workers there are.
 func (s *shift) beat(ctx context.Context, now bool) error {
 	since := time.Since(s.beatAt)
 	if !s.joined() || (!now && since < pollEvery) {
 		return nil
 	}
 	plan, _ := s.feed.Current()
-	b, news := s.state.take(now || since >= 2*fence.LookInterval(min(plan.Slots, 500)))
+	look := fence.LookInterval(plan.Slots)
+	b, news := s.state.take(since >= look, now || since >= max(look, beatEvery))
 	if !news {
 		return nil
 	}

@@ -39,8 +39,9 @@ type state struct {
 	beat  heartbeat.Beat
 	chief string // the coordinator's pod
 	pid   uint32
-	ready bool // connected to the database, everything checked
-	news  bool // something worth a heartbeat at once
+	ready bool  // connected to the database, everything checked
+	news  bool  // something worth a heartbeat at once
+	told  int64 // processed rows in the last heartbeat
 }
 
 // update changes the beat, and notes whether that is worth a heartbeat at once.
@@ -89,14 +90,15 @@ func (s *state) led(pod string) {
 	}
 }
 
-// take returns the beat if there is news since the last call, or always if asked to.
-func (s *state) take(always bool) (heartbeat.Beat, bool) {
+// take returns the beat if there is news since the last call, also if only the count has changed where counts is set, or
+// in any case.
+func (s *state) take(counts, always bool) (heartbeat.Beat, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.news && !always {
+	if !s.news && !always && !(counts && s.beat.Processed != s.told) {
 		return heartbeat.Beat{}, false
 	}
-	s.news = false
+	s.news, s.told = false, s.beat.Processed
 	return s.beat, true
 }
 

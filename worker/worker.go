@@ -166,7 +166,7 @@ func (w *Worker) standFor(plan v1alpha1.Plan, spawn func(func(context.Context)))
 	candidate := coordinator.NewCandidate(coordinator.Config{
 		Job: w.cfg.Job, UID: w.cfg.JobUID, Pod: w.cfg.Pod, Group: group, Feed: w.feed, Store: w.store, Log: w.log,
 		Connect: func(ctx context.Context, notify func(*pgconn.Notification)) (*fence.Session, error) {
-			return w.connect(ctx, group, "coordinator of ", notify)
+			return w.connect(ctx, group, coordinator.SeatName(coordinator.RoleDeputy), notify)
 		},
 		Table: func() coordinator.Table {
 			w.mu.Lock()

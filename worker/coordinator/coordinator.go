@@ -69,6 +69,13 @@ const goodService = 30 * time.Second
 // says something every second, and waits for the API server no longer than half of this.
 const frozenAfter = "SET idle_session_timeout = '15s'"
 
+// SeatName goes before the job's name in the application name of a seat's session, for people who look at
+// pg_stat_activity. A session starts out as the deputy's.
+func SeatName(r Role) string { return string(r) + " of " }
+
+// showRole renames the session.
+const showRole = "SELECT set_config('application_name', replace(current_setting('application_name'), $1, $2), false)"
+
 // Table answers what only the table knows. A nil Table means that it is not known yet.
 type Table interface {
 	// AnyPending says whether any row in scope is pending, over all slots.
@@ -210,6 +217,9 @@ func (c *Candidate) stand(ctx context.Context) error {
 		if got, err = c.waitAsDeputy(ctx, session); err != nil || !got {
 			return err
 		}
+	}
+	if _, err := session.Conn().Exec(ctx, showRole, SeatName(RoleDeputy), SeatName(RoleCoordinator)); err != nil {
+		return fmt.Errorf("name the coordinator's session: %w", err)
 	}
 	c.setRole(RoleCoordinator)
 	c.Log.Info("Became coordinator")
