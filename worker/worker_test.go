@@ -29,9 +29,7 @@ func TestBackfillCompletes(t *testing.T) {
 		}
 	}
 	j.stop(0, 1, 2)
-	if n := j.locks(); n != 0 {
-		t.Errorf("%d advisory locks are left", n)
-	}
+	j.eventually("no lock is left", 10*time.Second, func() bool { return j.locks() == 0 })
 }
 
 func TestC03RepartitionInMidRun(t *testing.T) {
