@@ -167,7 +167,7 @@ func readyCondition(o Observation, r *v1alpha1.RepartitionStatus, stalled *v1alp
 	case len(troubles(o)) > 0:
 		return no(v1alpha1.ReasonPodsMissing, podsMissing(o))
 	case r != nil:
-		return no(v1alpha1.ReasonUpdating, repartitionMessage(r))
+		return no(v1alpha1.ReasonRepartitioning, repartitionMessage(r))
 	case !o.Set.Exists || o.readyBelow(n) < n || !o.AllHeld() || !o.ReportLive():
 		return no(unheldReason(o), unheldMessage(o))
 	case o.Set.Drifted || !o.Set.Settled || slices.ContainsFunc(o.Pods, func(p PodView) bool { return !p.Current }):

@@ -29,6 +29,8 @@ const (
 	ReasonStarting = "Starting"
 	// ReasonPausing: work is being let go; pods are still there.
 	ReasonPausing = "Pausing"
+	// ReasonRepartitioning: the number of slots changes; condition Repartitioning says how far it is.
+	ReasonRepartitioning = "Repartitioning"
 	// ReasonUpdating: workers do not all run the newest generation yet.
 	ReasonUpdating = "Updating"
 	// ReasonSlotsUnheld: a slot of the partition is not held.
