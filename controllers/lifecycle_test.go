@@ -28,15 +28,15 @@ func TestL09RestartAndUpgradeOfTheOperatorChangeNothing(t *testing.T) {
 	for i := range 3 {
 		restart(p.WithT, fmt.Sprintf("shardedjob.dev/shardedjob:%d", i))
 	}
-	p.edit("images", func(job *v1alpha1.ShardedJob) { job.Labels = map[string]string{"team": "media"} })
-	p.edit("images", func(job *v1alpha1.ShardedJob) { job.Annotations = map[string]string{"note": "touched"} })
+	p.edit(func(job *v1alpha1.ShardedJob) { job.Labels = map[string]string{"team": "media"} })
+	p.edit(func(job *v1alpha1.ShardedJob) { job.Annotations = map[string]string{"note": "touched"} })
 	p.Consistently(func() []string { return shared.operator.writes.of(p.namespace) }).WithTimeout(3 * time.Second).Should(BeEmpty())
 	var after appsv1.StatefulSet
 	p.Expect(p.get(&after, "images")).To(Succeed())
 	p.Expect(after.Generation).To(Equal(set.Generation))
 	p.Expect(p.uids("images")).To(Equal(uids))
 
-	p.edit("images", func(job *v1alpha1.ShardedJob) { job.Annotations[v1alpha1.AnnotationUpgradeWorkers] = "now" })
+	p.edit(func(job *v1alpha1.ShardedJob) { job.Annotations[v1alpha1.AnnotationUpgradeWorkers] = "now" })
 	p.Eventually(func() string { _ = p.get(&after, "images"); return after.Spec.Template.Spec.Containers[0].Image }).Should(
 		Equal("shardedjob.dev/shardedjob:2"))
 	p.awaitReady("images", 3)
@@ -77,7 +77,7 @@ func TestCompleteIsFinal(t *testing.T) {
 	p.Expect(job.Status.CompletionTime).NotTo(BeNil())
 	p.Expect(job.Status.Progress.Percent).To(HaveValue(BeEquivalentTo(100)))
 	p.Expect(p.uids("images")).To(BeEmpty())
-	p.edit("images", func(job *v1alpha1.ShardedJob) { job.Spec.TTLSecondsAfterFinished = ptr.To[int32](0) })
+	p.edit(func(job *v1alpha1.ShardedJob) { job.Spec.TTLSecondsAfterFinished = ptr.To[int32](0) })
 	p.Eventually(func() bool { return apierrors.IsNotFound(p.get(&job, "images")) }).Should(BeTrue())
 }
 
@@ -126,7 +126,7 @@ func TestReadyIsNeverTrueOfAnOlderGeneration(t *testing.T) {
 	before := p.plan()
 	p.set(func() { p.change = func(r *v1alpha1.Report) { r.Generation = before.Generation } })
 	uids := p.uids("images")
-	p.edit("images", func(job *v1alpha1.ShardedJob) { job.Spec.Process.SQL.Statement = "SELECT $1" })
+	p.edit(func(job *v1alpha1.ShardedJob) { job.Spec.Process.SQL.Statement = "SELECT $1" })
 	p.Eventually(p.condition("images", v1alpha1.ConditionReady)).Should(Equal("False Updating: Not every worker has taken over generation 2 yet"))
 	after := p.plan()
 	p.Expect(after.Epoch).To(Equal(before.Epoch))

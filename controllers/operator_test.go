@@ -194,7 +194,9 @@ func startOperator(image string) (*operator, error) {
 
 func (o *operator) stop() {
 	o.cancel()
-	<-o.done
+	if err := <-o.done; err != nil {
+		fmt.Fprintln(os.Stderr, "the operator ended with:", err)
+	}
 }
 
 // restart ends the operator and starts another with the given image. Other tests go on meanwhile: that is what the
@@ -380,10 +382,10 @@ func (p *place) get(obj client.Object, name string) error {
 }
 
 // edit changes the spec as a person would, whatever happens to status meanwhile.
-func (p *place) edit(name string, change func(*v1alpha1.ShardedJob)) {
+func (p *place) edit(change func(*v1alpha1.ShardedJob)) {
 	p.Eventually(func() error {
 		var job v1alpha1.ShardedJob
-		if err := p.get(&job, name); err != nil {
+		if err := p.get(&job, "images"); err != nil {
 			return err
 		}
 		change(&job)
@@ -392,7 +394,7 @@ func (p *place) edit(name string, change func(*v1alpha1.ShardedJob)) {
 }
 
 func (p *place) scale(n int32) {
-	p.edit("images", func(job *v1alpha1.ShardedJob) { job.Spec.Replicas = &n })
+	p.edit(func(job *v1alpha1.ShardedJob) { job.Spec.Replicas = &n })
 }
 
 // condition is "status reason" of a condition for the newest generation, with its message.

@@ -88,13 +88,13 @@ func TestM08SuspendFlapping(t *testing.T) {
 	p := newPlace(t)
 	p.create("images", 3)
 	for range 6 {
-		p.edit("images", func(job *v1alpha1.ShardedJob) { job.Spec.Suspend = true })
-		p.edit("images", func(job *v1alpha1.ShardedJob) { job.Spec.Suspend = false })
+		p.edit(func(job *v1alpha1.ShardedJob) { job.Spec.Suspend = true })
+		p.edit(func(job *v1alpha1.ShardedJob) { job.Spec.Suspend = false })
 	}
-	p.edit("images", func(job *v1alpha1.ShardedJob) { job.Spec.Suspend, job.Spec.Replicas = true, ptr.To[int32](4) })
+	p.edit(func(job *v1alpha1.ShardedJob) { job.Spec.Suspend, job.Spec.Replicas = true, ptr.To[int32](4) })
 	p.awaitReady("images", 0)
 	p.Expect(p.condition("images", v1alpha1.ConditionSuspended)()).To(HavePrefix("True Suspended"))
-	p.edit("images", func(job *v1alpha1.ShardedJob) { job.Spec.Suspend = false })
+	p.edit(func(job *v1alpha1.ShardedJob) { job.Spec.Suspend = false })
 	p.awaitReady("images", 4)
 	p.Expect(p.condition("images", v1alpha1.ConditionSuspended)()).To(HavePrefix("False NotSuspended"))
 }

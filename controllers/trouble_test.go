@@ -79,7 +79,7 @@ func TestL06PodSecurityIsQuoted(t *testing.T) {
 	p.Eventually(p.condition("images", v1alpha1.ConditionStalled)).Should(And(
 		HavePrefix("True PodsMissing: 0 of 1 pod is ready"), ContainSubstring(`violates PodSecurity "restricted:latest": host namespaces`)))
 	// Without the offense the pods are within the strictest profile.
-	p.edit("images", func(job *v1alpha1.ShardedJob) { job.Spec.Template = nil })
+	p.edit(func(job *v1alpha1.ShardedJob) { job.Spec.Template = nil })
 	p.awaitReady("images", 1)
 }
 
@@ -87,14 +87,14 @@ func TestARefusedTemplateIsQuotedAndDoesNotKeepTheJobFromBeingPaused(t *testing.
 	p := newPlace(t)
 	p.create("images", 2)
 	p.awaitReady("images", 2)
-	p.edit("images", func(job *v1alpha1.ShardedJob) {
+	p.edit(func(job *v1alpha1.ShardedJob) {
 		job.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{}}}
 	})
 	p.Eventually(p.condition("images", v1alpha1.ConditionStalled)).Should(And(
 		HavePrefix("True InvalidTemplate"), ContainSubstring("spec.template.spec.restartPolicy: Unsupported value")))
-	p.edit("images", func(job *v1alpha1.ShardedJob) { job.Spec.Suspend = true })
+	p.edit(func(job *v1alpha1.ShardedJob) { job.Spec.Suspend = true })
 	p.Eventually(func() map[string]string { return p.uids("images") }).Should(BeEmpty())
-	p.edit("images", func(job *v1alpha1.ShardedJob) { job.Spec.Suspend, job.Spec.Template = false, nil })
+	p.edit(func(job *v1alpha1.ShardedJob) { job.Spec.Suspend, job.Spec.Template = false, nil })
 	p.awaitReady("images", 2)
 }
 
@@ -118,7 +118,7 @@ func TestL02BadImageThenGoodImage(t *testing.T) {
 	p.Expect(p.client.Create(p.ctx, job)).To(Succeed())
 	p.Eventually(p.condition("images", v1alpha1.ConditionReady)).Should(And(HavePrefix("False PodsMissing: 0 of 3 pods are ready"),
 		ContainSubstring("images-2: container worker: ImagePullBackOff: said the kubelet")))
-	p.edit("images", withImage("good:1"))
+	p.edit(withImage("good:1"))
 	p.awaitReady("images", 3)
 	p.Expect(p.condition("images", v1alpha1.ConditionStalled)()).To(HavePrefix("False Proceeding"))
 }

@@ -95,7 +95,7 @@ func (s *state) led(pod string) {
 func (s *state) take(counts, always bool) (heartbeat.Beat, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.news && !always && !(counts && s.beat.Processed != s.told) {
+	if counted := counts && s.beat.Processed != s.told; !s.news && !always && !counted {
 		return heartbeat.Beat{}, false
 	}
 	s.news, s.told = false, s.beat.Processed

@@ -136,7 +136,7 @@ func (s *Stage) Down(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), downPatience)
 	defer cancel()
 	var errs []error
-	if s.node != nil && s.found && s.Kubectl.Kubeconfig != "" {
+	if s.node != nil && s.found && s.Kubeconfig != "" {
 		if root, err := cluster.Root(); err == nil {
 			if len(s.namespaces) > 0 {
 				_, err := s.Output(ctx, "", append([]string{"delete", "namespace", "--ignore-not-found", "--timeout=90s"}, s.namespaces...)...)

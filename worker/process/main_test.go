@@ -34,9 +34,9 @@ func newBench(t testing.TB, setup string) *bench {
 
 func (b *bench) connect() *pgx.Conn { return postgres.Connect(b, b.uri) }
 
-func (b *bench) exec(sql string, args ...any) {
+func (b *bench) exec(sql string) {
 	b.Helper()
-	if _, err := b.conn.Exec(b.Context(), sql, args...); err != nil {
+	if _, err := b.conn.Exec(b.Context(), sql); err != nil {
 		b.Fatalf("%s: %v", sql, err)
 	}
 }
