@@ -36,7 +36,7 @@ func (r *Reconciler) act(ctx context.Context, o Observation, w world, step Step)
 	case ApplySet:
 		err = r.applySet(ctx, w, s.Replicas)
 	case DeletePods:
-		err = r.deletePods(ctx, w, s.Pods)
+		err = r.deletePods(ctx, w, s)
 	case DeleteJob:
 		err = r.deleteJob(ctx, w.job)
 	}
@@ -181,14 +181,14 @@ func (r *Reconciler) checkPlan(ctx context.Context, w world) error {
 	return nil
 }
 
-func (r *Reconciler) deletePods(ctx context.Context, w world, pods []PodView) error {
-	for _, p := range pods {
+func (r *Reconciler) deletePods(ctx context.Context, w world, step DeletePods) error {
+	for _, p := range step.Pods {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.job.Namespace, Name: p.Name}}
 		err := r.Client.Delete(ctx, pod, client.Preconditions{UID: &p.UID})
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete pod %s: %w", p.Name, err)
 		}
-		r.event(w.job, v1alpha1.EventPodReplaced, "Replace", "Pod %s of an old template never became ready and was deleted", p.Name)
+		r.event(w.job, v1alpha1.EventPodReplaced, "Replace", "Deleted pod %s, which %s", p.Name, step.Why)
 	}
 	return nil
 }

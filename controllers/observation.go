@@ -168,6 +168,20 @@ func (o Observation) surplus(n int32) []PodView {
 	return pods
 }
 
+// missing is how many of the pods that the StatefulSet should have do not exist.
+func (o Observation) missing() int32 {
+	if !o.Set.Exists {
+		return 0
+	}
+	missing := o.Set.Replicas
+	for _, p := range o.Pods {
+		if p.Ordinal < o.Set.Replicas {
+			missing--
+		}
+	}
+	return missing
+}
+
 // have is how many pods the StatefulSet has; if someone deleted it, how many it must have to keep those that are left.
 func (o Observation) have() int32 {
 	if o.Set.Exists {

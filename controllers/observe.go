@@ -40,7 +40,7 @@ func (r *Reconciler) observe(ctx context.Context, job *v1alpha1.ShardedJob) (Obs
 			return o, w, err
 		}
 	}
-	if o.Set.Exists && int32(len(o.Pods)) < o.Set.Replicas {
+	if o.missing() > 0 {
 		refusal, err := r.observePodRefusal(ctx, o, w.set)
 		if err != nil {
 			return o, w, err

@@ -26,8 +26,11 @@ type (
 	}
 	// ApplySet makes the StatefulSet as it should be, with the given number of pods.
 	ApplySet struct{ Replicas int32 }
-	// DeletePods deletes pods of an old template that never became ready, so that new ones take their place.
-	DeletePods struct{ Pods []PodView }
+	// DeletePods deletes pods that the StatefulSet controller does not get rid of; Why is a clause for an event.
+	DeletePods struct {
+		Pods []PodView
+		Why  string
+	}
 	// DeleteJob deletes the complete job, whose time to live is over.
 	DeleteJob struct{}
 	// Wait does nothing until something changes or the given time has passed; 0 is for ever.
@@ -79,7 +82,10 @@ func Next(o Observation) Step {
 		return ApplySet{Replicas: want}
 	}
 	if stuck := stuckPods(o); len(stuck) > 0 {
-		return DeletePods{Pods: stuck}
+		return DeletePods{Pods: stuck, Why: "is of an old template and never became ready"}
+	}
+	if blocking := blockingPods(o); len(blocking) > 0 {
+		return DeletePods{Pods: blocking, Why: "is surplus and takes the room of one that is refused"}
 	}
 	if wait := waits(o); wait > 0 {
 		return Wait{For: wait}
@@ -221,6 +227,21 @@ func stuckPods(o Observation) []PodView {
 	return stuck
 }
 
+// blockingPods are surplus pods that have the room, of a quota for example, which a pod that is needed wants. The
+// StatefulSet controller stops at the pod that it cannot create, and so never comes to removing them.
+func blockingPods(o Observation) []PodView {
+	if podRefusal(o) == "" {
+		return nil
+	}
+	var blocking []PodView
+	for _, p := range o.Pods {
+		if p.Ordinal >= o.Set.Replicas && !p.Deleting {
+			blocking = append(blocking, p)
+		}
+	}
+	return blocking
+}
+
 // waits is how long until time alone changes the plan or something has to be looked at that nobody tells of; 0 if
 // never.
 func waits(o Observation) time.Duration {
@@ -236,7 +257,7 @@ func waits(o Observation) time.Duration {
 	if o.Plan != nil && o.Set.Replicas > o.Job.Wanted {
 		sooner(o.Published.Add(Patience).Sub(o.Now))
 	}
-	if int32(len(o.Pods)) < o.Set.Replicas {
+	if o.missing() > 0 {
 		sooner(pollPodRefusal)
 	}
 	return wait

@@ -114,7 +114,7 @@ func podTrouble(pod *corev1.Pod) (string, bool) {
 }
 
 // observePodRefusal is the API server's latest word on a pod that it refused to create. It exists only as an event of
-// the StatefulSet. One from before the last pod was created, or before the present re-partition, is old.
+// the StatefulSet. One from before the last pod was created is old.
 func (r *Reconciler) observePodRefusal(ctx context.Context, o Observation, set *appsv1.StatefulSet) (string, error) {
 	var events corev1.EventList
 	selector := fields.Set{
@@ -129,9 +129,6 @@ func (r *Reconciler) observePodRefusal(ctx context.Context, o Observation, set *
 		if p.Created.After(latest) {
 			latest = p.Created
 		}
-	}
-	if re := o.Status.Repartition; re != nil && re.StartTime.After(latest) {
-		latest = re.StartTime.Time
 	}
 	var message string
 	for _, e := range events.Items {

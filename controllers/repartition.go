@@ -108,7 +108,7 @@ func troubles(o Observation) []string {
 
 // podRefusal is why pods that should exist do not; "" if none is missing or nobody refused.
 func podRefusal(o Observation) string {
-	if !o.Set.Exists || int32(len(o.Pods)) >= o.Set.Replicas {
+	if o.missing() == 0 {
 		return ""
 	}
 	return o.PodRefusal

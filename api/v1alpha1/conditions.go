@@ -122,6 +122,6 @@ const (
 	EventRepartitionStarted = "RepartitionStarted"
 	// EventRepartitionFinished: every slot of the new partition is held.
 	EventRepartitionFinished = "RepartitionFinished"
-	// EventPodReplaced: a pod of an old template that never became ready was deleted.
+	// EventPodReplaced: a pod that stood in the way of others was deleted.
 	EventPodReplaced = "PodReplaced"
 )
