@@ -136,7 +136,7 @@ func TestFailuresAgreeWithAModel(t *testing.T) {
 func TestPausesGrow(t *testing.T) {
 	for attempts := int32(1); attempts < 100; attempts++ {
 		full := lastRetry
-		if attempts < 9 {
+		if attempts < 10 {
 			full = firstRetry << (attempts - 1)
 		}
 		if pause := pauseAfter(attempts); pause < full/2 || pause > full {
