@@ -218,26 +218,6 @@ func (s *Session) unlock(ctx context.Context, keys ...Key) error {
 	return err
 }
 
-// UnlockAll lets go of every advisory lock of the session, those that the user's SQL took included.
-func (s *Session) UnlockAll(ctx context.Context) error {
-	const doing = "letting go of all advisory locks"
-	if err := s.idle(); err != nil {
-		return fmt.Errorf("%s: %w", doing, err)
-	}
-	err := s.call(ctx, doing, func(ctx context.Context) error {
-		_, err := s.conn.Exec(ctx, "SELECT pg_advisory_unlock_all()")
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	clear(s.held)
-	s.joined = nil
-	return nil
-}
-
 func (s *Session) mode(key Key) Mode {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -293,9 +293,6 @@ func TestLocksAreNeitherStackedNorTakenInTransactions(t *testing.T) {
 	if err := s.Unlock(deadline(t), key); !errors.Is(err, ErrInTransaction) {
 		t.Errorf("let go in a transaction: %v", err)
 	}
-	if err := s.UnlockAll(deadline(t)); !errors.Is(err, ErrInTransaction) {
-		t.Errorf("all let go in a transaction: %v", err)
-	}
 	if err := tx.Rollback(deadline(t)); err != nil {
 		t.Fatal(err)
 	}

@@ -31,20 +31,7 @@ func AnyPending(ctx context.Context, q Querier, t Table) (bool, error) {
 // CountPending counts the rows that still need work, exactly if that takes no longer than timeout, else as the
 // planner guesses. The connection must not be in a transaction.
 func CountPending(ctx context.Context, conn *pgx.Conn, t Table, timeout time.Duration) (Count, error) {
-	return count(ctx, conn, t, t.Need(), timeout)
-}
-
-// CountScope counts the rows in scope, done or not, likewise.
-func CountScope(ctx context.Context, conn *pgx.Conn, t Table, timeout time.Duration) (Count, error) {
-	scope := "true"
-	if t.Where != "" {
-		scope = fmt.Sprintf("(%s\n)", t.Where)
-	}
-	return count(ctx, conn, t, scope, timeout)
-}
-
-func count(ctx context.Context, conn *pgx.Conn, t Table, condition string, timeout time.Duration) (Count, error) {
-	from := fmt.Sprintf("FROM %s WHERE %s", t.Quoted(), condition)
+	from := fmt.Sprintf("FROM %s WHERE %s", t.Quoted(), t.Need())
 	var c Count
 	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL statement_timeout = %d", max(timeout.Milliseconds(), 1))); err != nil {

@@ -210,9 +210,6 @@ func TestCounts(t *testing.T) {
 	if c, err := CountPending(t.Context(), conn, table, minute); err != nil || c != (Count{Rows: 30}) {
 		t.Errorf("pending %v, %v", c, err)
 	}
-	if c, err := CountScope(t.Context(), conn, table, minute); err != nil || c != (Count{Rows: 90}) {
-		t.Errorf("scope %v, %v", c, err)
-	}
 	if any, err := AnyPending(t.Context(), conn, table); err != nil || !any {
 		t.Errorf("any %v, %v", any, err)
 	}
