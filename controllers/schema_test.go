@@ -53,7 +53,7 @@ func TestBadSpecsAreRefusedWithAClearSentence(t *testing.T) {
 		says    string
 	}{
 		"no key":                  {changes: map[string]any{"table.key": nil}, says: "spec.table.key: Required value"},
-		"no pending":              {changes: map[string]any{"table.pending": nil}, says: `pending is required: an SQL condition that is true while a row still needs work, for example pending: "thumb IS NULL"`},
+		"unknown sharding":        {changes: map[string]any{"table.shardBy": "Range"}, says: `Unsupported value: "Range"`},
 		"two processors":          {changes: map[string]any{"process.http": map[string]any{"url": "http://127.0.0.1"}}, says: `unknown field "spec.process.http"`},
 		"replicas 1001":           {changes: map[string]any{"replicas": int64(1001)}, says: "should be less than or equal to 1000"},
 		"statement without $1":    {changes: map[string]any{"process.sql.statement": "UPDATE images SET thumb = ''"}, says: "statement must use $1, the array of keys"},

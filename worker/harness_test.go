@@ -137,7 +137,7 @@ func newJob(t *testing.T, server *postgres.Server, rows int, statement string) *
 	}
 	j.plan = v1alpha1.Plan{
 		FormatVersion: v1alpha1.PlanFormatVersion, UID: types.UID(fmt.Sprintf("%08x-uid-of-%s", time.Now().UnixNano()%1e9, j.name)),
-		Group: "default/" + j.name, Generation: 1, Epoch: 0, HandoverSeconds: 15, Mode: v1alpha1.ModeBackfill,
+		Group: "default/" + j.name, Generation: 1, Epoch: 0, HandoverSeconds: 15, AdoptAfterSeconds: 30, Mode: v1alpha1.ModeBackfill,
 		Table:   v1alpha1.TableSpec{Schema: "public", Name: "t", Key: "id", Pending: "NOT done"},
 		Process: v1alpha1.ProcessSpec{SQL: &v1alpha1.SQLProcess{Statement: statement}},
 		Batch:   v1alpha1.BatchSpec{Rows: 100, TimeoutSeconds: 10},

@@ -82,7 +82,7 @@ func New(cfg Config) (*Worker, error) {
 	}
 	w := &Worker{cfg: cfg, ordinal: ordinal, log: cfg.Log, feed: planfeed.New(cfg.JobUID)}
 	w.run = fmt.Sprintf("%08x", rand.Uint32())
-	w.state.beat = heartbeat.Beat{Ordinal: ordinal, Run: w.run, State: v1alpha1.SlotWaiting}
+	w.state.beat = heartbeat.Beat{Ordinal: ordinal, Slot: ordinal, Run: w.run, State: v1alpha1.SlotWaiting}
 	w.store = &reportStore{client: cfg.Client, namespace: cfg.Namespace, name: v1alpha1.ReportName(cfg.Job)}
 	w.notices = newNoticeBoard(w.store, ordinal, cfg.Pod, cfg.JobUID, cfg.Log)
 	w.metrics = newMetrics(w)

@@ -39,6 +39,10 @@ const (
 	ReasonPodsMissing = "PodsMissing"
 	// ReasonWaitingForPredecessor: leftovers of a deleted job of the same name are still there.
 	ReasonWaitingForPredecessor = "WaitingForPredecessor"
+	// ReasonForgetting: the progress of the group is being dropped, as the annotation asks.
+	ReasonForgetting = "Forgetting"
+	// ReasonForgotten: it has been dropped, and the job waits to be deleted.
+	ReasonForgotten = "Forgotten"
 	// ReasonStalled: a person must act; condition Stalled says how.
 	ReasonStalled = "Stalled"
 )
@@ -80,6 +84,10 @@ const (
 	ReasonTransactionPooling = "TransactionPooling"
 	// ReasonTableMissing: the table does not exist.
 	ReasonTableMissing = "TableMissing"
+	// ReasonTableChanged: the progress of the group belongs to a table that was since replaced or truncated.
+	ReasonTableChanged = "TableChanged"
+	// ReasonScopeChanged: the progress of the group was made with another key or where.
+	ReasonScopeChanged = "ScopeChanged"
 	// ReasonColumnMissing: the key column does not exist.
 	ReasonColumnMissing = "ColumnMissing"
 	// ReasonNotATable: the relation is a view, a foreign table or something else that is not a table.
@@ -122,6 +130,8 @@ const (
 	EventRepartitionStarted = "RepartitionStarted"
 	// EventRepartitionFinished: every slot of the new partition is held.
 	EventRepartitionFinished = "RepartitionFinished"
+	// EventPodForceDeleted: a pod on an unreachable node was removed.
+	EventPodForceDeleted = "PodForceDeleted"
 	// EventPodReplaced: a pod that stood in the way of others was deleted.
 	EventPodReplaced = "PodReplaced"
 )

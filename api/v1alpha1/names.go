@@ -8,6 +8,9 @@ const (
 	LabelJob = "shardedjob.dev/job"
 	// AnnotationUpgradeWorkers asks the operator, by a new value, to move the worker pods to its own image.
 	AnnotationUpgradeWorkers = "shardedjob.dev/upgrade-workers"
+	// AnnotationForget, if "true", asks for the progress that the job's group has in the database to be dropped. The job then
+	// does nothing else and waits to be deleted.
+	AnnotationForget = "shardedjob.dev/forget"
 )
 
 // WorkerContainer is the name of the worker's container in its pod.

@@ -38,6 +38,10 @@ type Plan struct {
 	Slots int32 `json:"slots"`
 	// HandoverSeconds is how long sessions of an older epoch may stay before they are ended.
 	HandoverSeconds int32 `json:"handoverSeconds"`
+	// AdoptAfterSeconds is for how long a slot may be unheld before others work it too.
+	AdoptAfterSeconds int32 `json:"adoptAfterSeconds"`
+	// Forget asks the workers to drop the progress of the group instead of working.
+	Forget bool `json:"forget,omitempty"`
 	// Mode of the job.
 	Mode Mode `json:"mode"`
 	// Table says which rows.
@@ -53,18 +57,20 @@ type Plan struct {
 // NewPlan makes the plan of a job for the given partition.
 func NewPlan(job *ShardedJob, epoch int64, slots int32) Plan {
 	return Plan{
-		FormatVersion:   PlanFormatVersion,
-		UID:             job.UID,
-		Group:           job.Group(),
-		Generation:      job.Generation,
-		Epoch:           epoch,
-		Slots:           slots,
-		HandoverSeconds: job.Spec.HandoverSeconds(),
-		Mode:            job.Spec.Mode,
-		Table:           job.Spec.Table,
-		Process:         job.Spec.Process,
-		Batch:           job.Spec.Batch,
-		Failure:         job.Spec.Failure,
+		FormatVersion:     PlanFormatVersion,
+		UID:               job.UID,
+		Group:             job.Group(),
+		Generation:        job.Generation,
+		Epoch:             epoch,
+		Slots:             slots,
+		HandoverSeconds:   job.Spec.HandoverSeconds(),
+		AdoptAfterSeconds: job.Spec.Fence.AdoptAfterSeconds,
+		Forget:            job.Forget(),
+		Mode:              job.Spec.Mode,
+		Table:             job.Spec.Table,
+		Process:           job.Spec.Process,
+		Batch:             job.Spec.Batch,
+		Failure:           job.Spec.Failure,
 	}
 }
 
@@ -100,8 +106,8 @@ func DecodePlan(raw []byte) (Plan, error) {
 		return Plan{}, fmt.Errorf("plan has epoch %d, outside 1 to %d", p.Epoch, MaxEpoch)
 	case p.Slots < 0 || p.Slots > MaxSlots:
 		return Plan{}, fmt.Errorf("plan has %d slots, outside 0 to %d", p.Slots, MaxSlots)
-	case p.Batch.Rows < 1 || p.Batch.TimeoutSeconds < 1 || p.HandoverSeconds < 1 || p.Failure.MaxAttempts < 1:
-		return Plan{}, fmt.Errorf("plan has a batch, hand-over or attempt limit below 1")
+	case p.Batch.Rows < 1 || p.Batch.TimeoutSeconds < 1 || p.HandoverSeconds < 1 || p.AdoptAfterSeconds < 1 || p.Failure.MaxAttempts < 1:
+		return Plan{}, fmt.Errorf("plan has a batch, hand-over, adoption or attempt limit below 1")
 	}
 	return p, nil
 }

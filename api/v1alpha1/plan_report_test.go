@@ -8,7 +8,7 @@ import (
 
 func validPlan() Plan {
 	return Plan{
-		FormatVersion: PlanFormatVersion, UID: "uid", Group: "ns/job", Epoch: 1, Slots: 3, HandoverSeconds: 30,
+		FormatVersion: PlanFormatVersion, UID: "uid", Group: "ns/job", Epoch: 1, Slots: 3, HandoverSeconds: 30, AdoptAfterSeconds: 30,
 		Process: ProcessSpec{SQL: &SQLProcess{Statement: "UPDATE t SET x = 1 WHERE id = ANY($1)"}},
 		Batch:   BatchSpec{Rows: 10, TimeoutSeconds: 20}, Failure: FailureSpec{MaxAttempts: 5},
 	}

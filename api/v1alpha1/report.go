@@ -39,9 +39,11 @@ type Report struct {
 	Slots int32 `json:"slots"`
 	// Generation is the lowest that a holder of a slot runs; 0 while it is not known of all.
 	Generation int64 `json:"generation"`
-	// HighestEpoch is the highest seen in the database's locks or any plan.
+	// By says what of a key picks its slot; empty while not known.
+	By ShardBy `json:"by,omitempty"`
+	// HighestEpoch is the highest seen in the database's locks and tables or any plan.
 	HighestEpoch int64 `json:"highestEpoch"`
-	// Processed counts rows committed since the job was made.
+	// Processed counts rows committed since the job was made or, with cursors, since the group's progress began.
 	Processed int64 `json:"processed"`
 	// Failed counts rows that failed every attempt.
 	Failed int64 `json:"failed"`
@@ -53,8 +55,12 @@ type Report struct {
 	SlotCounts SlotCounts `json:"slotCounts"`
 	// SlotStatuses are at most MaxSlotEntries, exceptions first.
 	SlotStatuses []SlotStatus `json:"slotStatuses,omitempty"`
-	// CompleteTime is set once a fresh check found nothing pending while every slot was held and drained.
+	// CompleteTime is set once a fresh check found nothing pending. With cursors it may lie before the job was made.
 	CompleteTime *metav1.Time `json:"completeTime,omitempty"`
+	// Forgotten says that the group's progress was dropped, as Plan.Forget asks.
+	Forgotten bool `json:"forgotten,omitempty"`
+	// Warnings are sentences about what stops nothing, at most MaxWarnings.
+	Warnings []string `json:"warnings,omitempty"`
 	// Problem is the worst that a worker has met, if any.
 	Problem *Problem `json:"problem,omitempty"`
 	// Connections is the room left on the database server; nil while not known.
@@ -153,10 +159,19 @@ func decodeReport(uid types.UID, raw string) (*Report, error) {
 		return nil, fmt.Errorf("report has format version %d, the operator knows %d", r.FormatVersion, ReportFormatVersion)
 	case r.Epoch < 0 || r.Epoch > MaxEpoch || r.HighestEpoch < 0 || r.HighestEpoch > MaxEpoch,
 		r.Slots < 0 || r.Slots > MaxSlots,
-		c.Working < 0 || c.Waiting < 0 || c.Unheld < 0 || c.Working > r.Slots,
+		c.Working < 0 || c.Adopted < 0 || c.Waiting < 0 || c.Unheld < 0 || c.Working > r.Slots || c.Adopted > r.Slots-c.Working,
 		r.Processed < 0 || r.Failed < 0 || r.RowsPerSecond < 0,
 		r.Remaining != nil && *r.Remaining < 0:
 		return nil, fmt.Errorf("report has a figure out of range")
+	}
+	switch r.By {
+	case "", ShardByValue, ShardByHash:
+	default:
+		return nil, fmt.Errorf("report has an unknown way to pick slots")
+	}
+	r.Warnings = r.Warnings[:min(len(r.Warnings), MaxWarnings)]
+	for i := range r.Warnings {
+		r.Warnings[i] = clip(r.Warnings[i])
 	}
 	if len(r.SlotStatuses) > MaxSlotEntries {
 		r.SlotStatuses = r.SlotStatuses[:MaxSlotEntries]
@@ -165,7 +180,7 @@ func decodeReport(uid types.UID, raw string) (*Report, error) {
 		s := &r.SlotStatuses[i]
 		s.Message, s.Pod, s.Holder = clip(s.Message), clip(s.Pod), clip(s.Holder)
 		switch s.State {
-		case SlotWorking, SlotDrained, SlotFailing, SlotWaiting, SlotUnheld:
+		case SlotWorking, SlotAdopted, SlotDrained, SlotFailing, SlotWaiting, SlotUnheld:
 		default:
 			return nil, fmt.Errorf("report has a slot in an unknown state")
 		}

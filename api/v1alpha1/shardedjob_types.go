@@ -76,8 +76,8 @@ type ShardedJobSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="mode cannot be changed; make another ShardedJob"
 	Mode Mode `json:"mode,omitempty"`
 
-	// consumerGroup is the name under which locks are taken in the database, <namespace>/<name> of the job if left
-	// out. Two live jobs of one group, in one cluster or two, are a conflict and the newcomer waits. It cannot be
+	// consumerGroup is the name under which locks are taken and progress is kept in the database, <namespace>/<name> of
+	// the job if left out. A job that is deleted and made again goes on where its group was. Two live jobs of one group, in one cluster or two, are a conflict and the newcomer waits. It cannot be
 	// changed.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -157,8 +157,6 @@ type DatabaseSpec struct {
 
 // TableSpec says which rows are in scope and which of them still need work. Names are taken literally: upper case,
 // dots and blanks work without quotes.
-//
-// +kubebuilder:validation:XValidation:rule="has(self.pending)",message="pending is required: an SQL condition that is true while a row still needs work, for example pending: \"thumb IS NULL\""
 type TableSpec struct {
 	// schema is the table's schema.
 	// +optional
@@ -173,8 +171,9 @@ type TableSpec struct {
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
 
-	// key is one column that is NOT NULL and unique, of type smallint, integer or bigint, or a domain over them. Slot
-	// k of n is the rows with MOD(key, n) = k.
+	// key is one column that is NOT NULL and unique: an integer, a numeric without decimal places, uuid, text, bytea, date
+	// or timestamp, or a domain over one of them. Slot k of n is the rows with MOD(key, n) = k, or with MOD(hash(key), n) = k
+	// as shardBy says.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -188,12 +187,34 @@ type TableSpec struct {
 
 	// pending is an SQL condition that is true while a row still needs work, and that processing makes false, for
 	// example "thumb IS NULL". The rows themselves remember what is done, so nothing is created in the database. A
-	// partial index on the key with this condition keeps the search for the last rows fast.
+	// partial index on the key with this condition keeps the search for the last rows fast. Without pending, workers
+	// remember how far they are in tables of their own, in the schema shardedjob of the same database.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=4096
 	Pending string `json:"pending,omitempty"`
+
+	// shardBy says what of a key picks its slot. Value: the key itself, which must be an integer. Hash: a hash of it, for
+	// keys of other types, and for integers with a common step, which would leave slots empty. Auto: Value for integers,
+	// else Hash; status.partition.by says which.
+	// +optional
+	// +kubebuilder:default=Auto
+	ShardBy ShardBy `json:"shardBy,omitempty"`
 }
+
+// ShardBy says what of a key picks its slot.
+// +kubebuilder:validation:Enum=Auto;Value;Hash
+type ShardBy string
+
+// The ways to pick a slot.
+const (
+	// ShardByAuto is ShardByValue for integers, else ShardByHash.
+	ShardByAuto ShardBy = "Auto"
+	// ShardByValue is MOD(key, n).
+	ShardByValue ShardBy = "Value"
+	// ShardByHash is MOD(hash(key), n).
+	ShardByHash ShardBy = "Hash"
+)
 
 // ProcessSpec says what is done with a batch of rows: exactly one way.
 type ProcessSpec struct {
@@ -264,7 +285,34 @@ type FenceSpec struct {
 	// +kubebuilder:validation:Minimum=2
 	// +kubebuilder:validation:Maximum=7200
 	HandoverSeconds *int32 `json:"handoverSeconds,omitempty"`
+
+	// adoptAfterSeconds is for how long a slot may be without a holder before workers of other slots work it too. They
+	// hand it back, within one batch, when its own worker returns.
+	// +optional
+	// +kubebuilder:default=30
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=86400
+	AdoptAfterSeconds int32 `json:"adoptAfterSeconds,omitempty"`
+
+	// unreachablePods says what to do with a pod that was deleted and does not go, because its node is unreachable.
+	// Kubernetes keeps it for ever, since it cannot know whether the pod still runs. Keep: leave it. ForceDelete: remove it
+	// once the lock shows that it holds its slot no longer, so that another takes its place.
+	// +optional
+	// +kubebuilder:default=Keep
+	UnreachablePods UnreachablePods `json:"unreachablePods,omitempty"`
 }
+
+// UnreachablePods says what to do with pods that were deleted and do not go.
+// +kubebuilder:validation:Enum=Keep;ForceDelete
+type UnreachablePods string
+
+// What to do with pods that were deleted and do not go.
+const (
+	// KeepUnreachable leaves them to whoever mends the node.
+	KeepUnreachable UnreachablePods = "Keep"
+	// ForceDeleteUnreachable removes them once their worker holds no lock.
+	ForceDeleteUnreachable UnreachablePods = "ForceDelete"
+)
 
 // HandoverSeconds is how long workers of an old partition may take to let go, in seconds: what the user asked for,
 // else the batch timeout + 10.
@@ -282,6 +330,9 @@ func (j *ShardedJob) Group() string {
 	}
 	return j.Namespace + "/" + j.Name
 }
+
+// Forget says that the user wants the progress of the job's group dropped, by annotation, before the job is deleted.
+func (j *ShardedJob) Forget() bool { return j.Annotations[AnnotationForget] == "true" }
 
 // WantedSlots is the number of slots the user wants now: replicas, or 0 while the job is suspended.
 func (j *ShardedJob) WantedSlots() int32 {

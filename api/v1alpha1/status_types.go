@@ -4,6 +4,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// MaxWarnings is the most warnings that a report and a status hold.
+const MaxWarnings = 8
+
 // MaxSlotEntries is the most slots that a report and a status list one by one. Counts cover all of them.
 const MaxSlotEntries = 64
 
@@ -51,6 +54,12 @@ type ShardedJobStatus struct {
 	// +kubebuilder:validation:MaxItems=64
 	Slots []SlotStatus `json:"slots,omitempty"`
 
+	// warnings are what a person should know though it stops nothing: what the work waits for, or why it is slow.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	Warnings []string `json:"warnings,omitempty"`
+
 	// completionTime is when the job became Complete.
 	// +optional
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
@@ -72,6 +81,9 @@ type PartitionStatus struct {
 	// slots is the number of slots, n in MOD(key, n).
 	// +optional
 	Slots int32 `json:"slots"`
+	// by says what of a key picks its slot; empty while no worker has looked at the table.
+	// +optional
+	By ShardBy `json:"by,omitempty"`
 }
 
 // RepartitionStep names how far a re-partition is.
@@ -132,13 +144,15 @@ type ProgressStatus struct {
 }
 
 // SlotState says what is going on in a slot.
-// +kubebuilder:validation:Enum=Working;Drained;Waiting;Unheld;Failing
+// +kubebuilder:validation:Enum=Working;Adopted;Drained;Waiting;Unheld;Failing
 type SlotState string
 
 // The states of a slot.
 const (
 	// SlotWorking: its lock is held and rows are being processed.
 	SlotWorking SlotState = "Working"
+	// SlotAdopted: its own worker is missing, and a worker of another slot works it, alone or in turn with others.
+	SlotAdopted SlotState = "Adopted"
 	// SlotDrained: its lock is held and no row of it is pending.
 	SlotDrained SlotState = "Drained"
 	// SlotFailing: its lock is held, and all rows still pending in it have failed every attempt.
@@ -149,11 +163,14 @@ const (
 	SlotUnheld SlotState = "Unheld"
 )
 
-// SlotCounts counts all slots by whether their lock is held.
+// SlotCounts counts all slots by whether they are worked.
 type SlotCounts struct {
-	// working counts slots whose lock is held under the plan of the partition.
+	// working counts slots whose own worker holds their lock under the plan of the partition.
 	// +optional
 	Working int32 `json:"working"`
+	// adopted counts slots that are worked by workers of other slots.
+	// +optional
+	Adopted int32 `json:"adopted"`
 	// waiting counts slots whose worker waits for the lock.
 	// +optional
 	Waiting int32 `json:"waiting"`

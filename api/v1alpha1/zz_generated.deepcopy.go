@@ -238,6 +238,11 @@ func (in *Report) DeepCopyInto(out *Report) {
 		in, out := &in.CompleteTime, &out.CompleteTime
 		*out = (*in).DeepCopy()
 	}
+	if in.Warnings != nil {
+		in, out := &in.Warnings, &out.Warnings
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Problem != nil {
 		in, out := &in.Problem, &out.Problem
 		*out = new(Problem)
@@ -396,6 +401,11 @@ func (in *ShardedJobStatus) DeepCopyInto(out *ShardedJobStatus) {
 	if in.Slots != nil {
 		in, out := &in.Slots, &out.Slots
 		*out = make([]SlotStatus, len(*in))
+		copy(*out, *in)
+	}
+	if in.Warnings != nil {
+		in, out := &in.Warnings, &out.Warnings
+		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
 	if in.CompletionTime != nil {

@@ -18,7 +18,10 @@ const maxText = 600
 type Beat struct {
 	// Ordinal of the worker's pod.
 	Ordinal int32 `json:"o"`
-	// Run names one start of a worker process. Counts begin at 0 with each.
+	// Slot that the beat speaks of: the worker's own, or one that it has adopted.
+	Slot int32 `json:"k"`
+	// Run names one start of a worker process, and in it either the work on the own slot or that on adopted ones. Counts
+	// begin at 0 with each.
 	Run string `json:"r"`
 	// Epoch, Slots and Generation of the plan that the worker follows.
 	Epoch      int64 `json:"e"`
@@ -32,6 +35,8 @@ type Beat struct {
 	Processed int64 `json:"p"`
 	// Failed counts the rows of the slot that failed every attempt.
 	Failed int64 `json:"f"`
+	// Warning is what a person should know though it stops nothing.
+	Warning string `json:"w,omitempty"`
 	// Message says what is waited for, or what failed.
 	Message string `json:"m,omitempty"`
 	// Problem is what keeps the worker from working.
@@ -43,7 +48,7 @@ func Channel(groupHash uint64) string { return fmt.Sprintf("sj_%016x", groupHash
 
 // Encode makes the payload of a NOTIFY.
 func Encode(b Beat) (string, error) {
-	b.Message = clip(b.Message)
+	b.Message, b.Warning = clip(b.Message), clip(b.Warning)
 	if b.Problem != nil {
 		p := *b.Problem
 		p.Message = clip(p.Message)
@@ -62,7 +67,7 @@ func Decode(payload string) (Beat, error) {
 	if err := json.Unmarshal([]byte(payload), &b); err != nil {
 		return Beat{}, fmt.Errorf("decode heartbeat: not of our form")
 	}
-	if b.Ordinal < 0 || b.Ordinal >= v1alpha1.MaxSlots || b.Run == "" || len(b.Run) > 16 || b.Processed < 0 || b.Failed < 0 ||
+	if b.Ordinal < 0 || b.Ordinal >= v1alpha1.MaxSlots || b.Slot < 0 || b.Slot >= v1alpha1.MaxSlots || b.Run == "" || len(b.Run) > 16 || b.Processed < 0 || b.Failed < 0 ||
 		b.Epoch < 0 || b.Epoch > v1alpha1.MaxEpoch || b.HighestEpoch < 0 || b.HighestEpoch > v1alpha1.MaxEpoch {
 		return Beat{}, fmt.Errorf("decode heartbeat: a figure is out of range")
 	}

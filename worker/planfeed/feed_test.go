@@ -15,7 +15,7 @@ import (
 func plan(epoch, generation int64, slots int32) v1alpha1.Plan {
 	return v1alpha1.Plan{
 		FormatVersion: v1alpha1.PlanFormatVersion, UID: "uid", Group: "g", Epoch: epoch, Generation: generation, Slots: slots,
-		HandoverSeconds: 30, Process: v1alpha1.ProcessSpec{SQL: &v1alpha1.SQLProcess{Statement: "x"}},
+		HandoverSeconds: 30, AdoptAfterSeconds: 30, Process: v1alpha1.ProcessSpec{SQL: &v1alpha1.SQLProcess{Statement: "x"}},
 		Batch: v1alpha1.BatchSpec{Rows: 1, TimeoutSeconds: 1}, Failure: v1alpha1.FailureSpec{MaxAttempts: 1},
 	}
 }

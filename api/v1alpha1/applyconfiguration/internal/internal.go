@@ -61,14 +61,25 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.shardedjob.api.v1alpha1.FenceSpec
   map:
     fields:
+    - name: adoptAfterSeconds
+      type:
+        scalar: numeric
+      default: 30
     - name: handoverSeconds
       type:
         scalar: numeric
+    - name: unreachablePods
+      type:
+        namedType: dev.shardedjob.api.v1alpha1.UnreachablePods
+      default: Keep
 - name: dev.shardedjob.api.v1alpha1.Mode
   scalar: string
 - name: dev.shardedjob.api.v1alpha1.PartitionStatus
   map:
     fields:
+    - name: by
+      type:
+        namedType: dev.shardedjob.api.v1alpha1.ShardBy
     - name: epoch
       type:
         scalar: numeric
@@ -128,6 +139,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: statement
       type:
         scalar: string
+- name: dev.shardedjob.api.v1alpha1.ShardBy
+  scalar: string
 - name: dev.shardedjob.api.v1alpha1.ShardedJob
   map:
     fields:
@@ -238,9 +251,18 @@ var schemaYAML = typed.YAMLObject(`types:
           elementType:
             namedType: dev.shardedjob.api.v1alpha1.SlotStatus
           elementRelationship: atomic
+    - name: warnings
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
 - name: dev.shardedjob.api.v1alpha1.SlotCounts
   map:
     fields:
+    - name: adopted
+      type:
+        scalar: numeric
     - name: unheld
       type:
         scalar: numeric
@@ -292,9 +314,15 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: string
       default: public
+    - name: shardBy
+      type:
+        namedType: dev.shardedjob.api.v1alpha1.ShardBy
+      default: Auto
     - name: where
       type:
         scalar: string
+- name: dev.shardedjob.api.v1alpha1.UnreachablePods
+  scalar: string
 - name: dev.shardedjob.api.v1alpha1.WhenExhausted
   scalar: string
 - name: io.k8s.api.core.v1.AWSElasticBlockStoreVolumeSource

@@ -2,6 +2,10 @@
 
 package v1alpha1
 
+import (
+	apiv1alpha1 "shardedjob.dev/api/v1alpha1"
+)
+
 // FenceSpecApplyConfiguration represents a declarative configuration of the FenceSpec type for use
 // with apply.
 //
@@ -11,6 +15,13 @@ type FenceSpecApplyConfiguration struct {
 	// locks. After that their database sessions are ended. It must be greater than batch.timeoutSeconds; left out, it
 	// is batch.timeoutSeconds + 10. Pods get ten seconds more to terminate.
 	HandoverSeconds *int32 `json:"handoverSeconds,omitempty"`
+	// adoptAfterSeconds is for how long a slot may be without a holder before workers of other slots work it too. They
+	// hand it back, within one batch, when its own worker returns.
+	AdoptAfterSeconds *int32 `json:"adoptAfterSeconds,omitempty"`
+	// unreachablePods says what to do with a pod that was deleted and does not go, because its node is unreachable.
+	// Kubernetes keeps it for ever, since it cannot know whether the pod still runs. Keep: leave it. ForceDelete: remove it
+	// once the lock shows that it holds its slot no longer, so that another takes its place.
+	UnreachablePods *apiv1alpha1.UnreachablePods `json:"unreachablePods,omitempty"`
 }
 
 // FenceSpecApplyConfiguration constructs a declarative configuration of the FenceSpec type for use with
@@ -24,5 +35,21 @@ func FenceSpec() *FenceSpecApplyConfiguration {
 // If called multiple times, the HandoverSeconds field is set to the value of the last call.
 func (b *FenceSpecApplyConfiguration) WithHandoverSeconds(value int32) *FenceSpecApplyConfiguration {
 	b.HandoverSeconds = &value
+	return b
+}
+
+// WithAdoptAfterSeconds sets the AdoptAfterSeconds field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the AdoptAfterSeconds field is set to the value of the last call.
+func (b *FenceSpecApplyConfiguration) WithAdoptAfterSeconds(value int32) *FenceSpecApplyConfiguration {
+	b.AdoptAfterSeconds = &value
+	return b
+}
+
+// WithUnreachablePods sets the UnreachablePods field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the UnreachablePods field is set to the value of the last call.
+func (b *FenceSpecApplyConfiguration) WithUnreachablePods(value apiv1alpha1.UnreachablePods) *FenceSpecApplyConfiguration {
+	b.UnreachablePods = &value
 	return b
 }

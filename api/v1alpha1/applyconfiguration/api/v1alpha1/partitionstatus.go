@@ -2,6 +2,10 @@
 
 package v1alpha1
 
+import (
+	apiv1alpha1 "shardedjob.dev/api/v1alpha1"
+)
+
 // PartitionStatusApplyConfiguration represents a declarative configuration of the PartitionStatus type for use
 // with apply.
 //
@@ -11,6 +15,8 @@ type PartitionStatusApplyConfiguration struct {
 	Epoch *int64 `json:"epoch,omitempty"`
 	// slots is the number of slots, n in MOD(key, n).
 	Slots *int32 `json:"slots,omitempty"`
+	// by says what of a key picks its slot; empty while no worker has looked at the table.
+	By *apiv1alpha1.ShardBy `json:"by,omitempty"`
 }
 
 // PartitionStatusApplyConfiguration constructs a declarative configuration of the PartitionStatus type for use with
@@ -32,5 +38,13 @@ func (b *PartitionStatusApplyConfiguration) WithEpoch(value int64) *PartitionSta
 // If called multiple times, the Slots field is set to the value of the last call.
 func (b *PartitionStatusApplyConfiguration) WithSlots(value int32) *PartitionStatusApplyConfiguration {
 	b.Slots = &value
+	return b
+}
+
+// WithBy sets the By field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the By field is set to the value of the last call.
+func (b *PartitionStatusApplyConfiguration) WithBy(value apiv1alpha1.ShardBy) *PartitionStatusApplyConfiguration {
+	b.By = &value
 	return b
 }

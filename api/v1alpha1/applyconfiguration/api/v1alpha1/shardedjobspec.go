@@ -18,8 +18,8 @@ type ShardedJobSpecApplyConfiguration struct {
 	// mode says when the job ends. Backfill: with condition Complete, once no row in scope is pending. It cannot be
 	// changed.
 	Mode *apiv1alpha1.Mode `json:"mode,omitempty"`
-	// consumerGroup is the name under which locks are taken in the database, <namespace>/<name> of the job if left
-	// out. Two live jobs of one group, in one cluster or two, are a conflict and the newcomer waits. It cannot be
+	// consumerGroup is the name under which locks are taken and progress is kept in the database, <namespace>/<name> of
+	// the job if left out. A job that is deleted and made again goes on where its group was. Two live jobs of one group, in one cluster or two, are a conflict and the newcomer waits. It cannot be
 	// changed.
 	ConsumerGroup *string `json:"consumerGroup,omitempty"`
 	// database says how workers reach PostgreSQL.

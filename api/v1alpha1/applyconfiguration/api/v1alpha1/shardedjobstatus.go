@@ -32,6 +32,8 @@ type ShardedJobStatusApplyConfiguration struct {
 	SlotCounts *SlotCountsApplyConfiguration `json:"slotCounts,omitempty"`
 	// slots lists at most 64 slots, those that need attention first.
 	Slots []SlotStatusApplyConfiguration `json:"slots,omitempty"`
+	// warnings are what a person should know though it stops nothing: what the work waits for, or why it is slow.
+	Warnings []string `json:"warnings,omitempty"`
 	// completionTime is when the job became Complete.
 	CompletionTime *v1.Time `json:"completionTime,omitempty"`
 	// conditions are Ready, Repartitioning, DatabaseReachable, Complete, Suspended and Stalled.
@@ -125,6 +127,16 @@ func (b *ShardedJobStatusApplyConfiguration) WithSlots(values ...*SlotStatusAppl
 			panic("nil value passed to WithSlots")
 		}
 		b.Slots = append(b.Slots, *values[i])
+	}
+	return b
+}
+
+// WithWarnings adds the given value to the Warnings field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the Warnings field.
+func (b *ShardedJobStatusApplyConfiguration) WithWarnings(values ...string) *ShardedJobStatusApplyConfiguration {
+	for i := range values {
+		b.Warnings = append(b.Warnings, values[i])
 	}
 	return b
 }

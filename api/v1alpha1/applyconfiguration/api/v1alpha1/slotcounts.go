@@ -5,10 +5,12 @@ package v1alpha1
 // SlotCountsApplyConfiguration represents a declarative configuration of the SlotCounts type for use
 // with apply.
 //
-// SlotCounts counts all slots by whether their lock is held.
+// SlotCounts counts all slots by whether they are worked.
 type SlotCountsApplyConfiguration struct {
-	// working counts slots whose lock is held under the plan of the partition.
+	// working counts slots whose own worker holds their lock under the plan of the partition.
 	Working *int32 `json:"working,omitempty"`
+	// adopted counts slots that are worked by workers of other slots.
+	Adopted *int32 `json:"adopted,omitempty"`
 	// waiting counts slots whose worker waits for the lock.
 	Waiting *int32 `json:"waiting,omitempty"`
 	// unheld counts slots without a worker.
@@ -26,6 +28,14 @@ func SlotCounts() *SlotCountsApplyConfiguration {
 // If called multiple times, the Working field is set to the value of the last call.
 func (b *SlotCountsApplyConfiguration) WithWorking(value int32) *SlotCountsApplyConfiguration {
 	b.Working = &value
+	return b
+}
+
+// WithAdopted sets the Adopted field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Adopted field is set to the value of the last call.
+func (b *SlotCountsApplyConfiguration) WithAdopted(value int32) *SlotCountsApplyConfiguration {
+	b.Adopted = &value
 	return b
 }
 

@@ -2,6 +2,10 @@
 
 package v1alpha1
 
+import (
+	apiv1alpha1 "shardedjob.dev/api/v1alpha1"
+)
+
 // TableSpecApplyConfiguration represents a declarative configuration of the TableSpec type for use
 // with apply.
 //
@@ -12,15 +16,21 @@ type TableSpecApplyConfiguration struct {
 	Schema *string `json:"schema,omitempty"`
 	// name is the table's name.
 	Name *string `json:"name,omitempty"`
-	// key is one column that is NOT NULL and unique, of type smallint, integer or bigint, or a domain over them. Slot
-	// k of n is the rows with MOD(key, n) = k.
+	// key is one column that is NOT NULL and unique: an integer, a numeric without decimal places, uuid, text, bytea, date
+	// or timestamp, or a domain over one of them. Slot k of n is the rows with MOD(key, n) = k, or with MOD(hash(key), n) = k
+	// as shardBy says.
 	Key *string `json:"key,omitempty"`
 	// where is an SQL condition: only rows for which it is true are in scope.
 	Where *string `json:"where,omitempty"`
 	// pending is an SQL condition that is true while a row still needs work, and that processing makes false, for
 	// example "thumb IS NULL". The rows themselves remember what is done, so nothing is created in the database. A
-	// partial index on the key with this condition keeps the search for the last rows fast.
+	// partial index on the key with this condition keeps the search for the last rows fast. Without pending, workers
+	// remember how far they are in tables of their own, in the schema shardedjob of the same database.
 	Pending *string `json:"pending,omitempty"`
+	// shardBy says what of a key picks its slot. Value: the key itself, which must be an integer. Hash: a hash of it, for
+	// keys of other types, and for integers with a common step, which would leave slots empty. Auto: Value for integers,
+	// else Hash; status.partition.by says which.
+	ShardBy *apiv1alpha1.ShardBy `json:"shardBy,omitempty"`
 }
 
 // TableSpecApplyConfiguration constructs a declarative configuration of the TableSpec type for use with
@@ -66,5 +76,13 @@ func (b *TableSpecApplyConfiguration) WithWhere(value string) *TableSpecApplyCon
 // If called multiple times, the Pending field is set to the value of the last call.
 func (b *TableSpecApplyConfiguration) WithPending(value string) *TableSpecApplyConfiguration {
 	b.Pending = &value
+	return b
+}
+
+// WithShardBy sets the ShardBy field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ShardBy field is set to the value of the last call.
+func (b *TableSpecApplyConfiguration) WithShardBy(value apiv1alpha1.ShardBy) *TableSpecApplyConfiguration {
+	b.ShardBy = &value
 	return b
 }
