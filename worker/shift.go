@@ -114,7 +114,7 @@ func (s *shift) end(ctx context.Context) {
 // is over, to be called again, and an error when the session is lost.
 func (s *shift) round(ctx context.Context, plan v1alpha1.Plan, changed <-chan struct{}) error {
 	claim := fence.Claim{
-		Group: s.group, UID: string(s.cfg.JobUID), Ordinal: s.ordinal, Epoch: plan.Epoch, Slots: plan.Slots,
+		Group: s.group, UID: string(s.cfg.JobUID), Ordinal: s.ordinal, Slot: s.ordinal, Epoch: plan.Epoch, Slots: plan.Slots,
 		Handover: time.Duration(plan.HandoverSeconds) * time.Second,
 	}
 	// The group first: only who has a right to its name may speak in it, and stand for its coordinator.
@@ -202,7 +202,7 @@ func (s *shift) refused(ctx context.Context, err error, plan v1alpha1.Plan, chan
 			return s.session.Ping(ctx)
 		}
 		// The claim to the group went with the one to the table.
-		claim := fence.Claim{Group: s.group, UID: string(s.cfg.JobUID), Ordinal: s.ordinal, Epoch: plan.Epoch, Slots: plan.Slots}
+		claim := fence.Claim{Group: s.group, UID: string(s.cfg.JobUID), Ordinal: s.ordinal, Slot: s.ordinal, Epoch: plan.Epoch, Slots: plan.Slots}
 		if err := s.session.Join(ctx, claim); err != nil && !errors.As(err, &conflict) {
 			return err
 		}
@@ -233,7 +233,7 @@ func (s *shift) wait(ctx context.Context, plan v1alpha1.Plan, changed <-chan str
 		s.state.set(v1alpha1.SlotWaiting, problem.Message)
 		s.notices.post(nil) // the coordinator hears of it
 	}
-	claim := fence.Claim{Group: s.group, Ordinal: s.ordinal, Epoch: plan.Epoch, Slots: plan.Slots}
+	claim := fence.Claim{Group: s.group, Ordinal: s.ordinal, Slot: s.ordinal, Epoch: plan.Epoch, Slots: plan.Slots}
 	return s.rest(ctx, claim, changed, problemRetry/2+rand.N(problemRetry))
 }
 

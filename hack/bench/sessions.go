@@ -61,7 +61,7 @@ func (t *table) workers(ctx context.Context, n int32) (sessions []session, err e
 		if problem != nil {
 			return sessions, fmt.Errorf("preflight: %s", problem.Message)
 		}
-		claim := fence.Claim{Group: group, UID: "bench", Ordinal: k, Epoch: t.epoch, Slots: n, TableOID: checked.OID, Handover: time.Minute}
+		claim := fence.Claim{Group: group, UID: "bench", Ordinal: k, Slot: k, Epoch: t.epoch, Slots: n, TableOID: checked.OID, Handover: time.Minute}
 		if err := s.Join(ctx, claim); err != nil {
 			return sessions, err
 		}

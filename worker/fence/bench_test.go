@@ -69,6 +69,13 @@ func BenchmarkCheckLocks(b *testing.B) {
 				}
 			}
 		})
+		b.Run(fmt.Sprintf("wanted, %d other locks", others), func(b *testing.B) {
+			for b.Loop() {
+				if _, err := s.Wanted(b.Context(), adoption(g, 0, 1, 1, 2)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 		if err := tx.Rollback(b.Context()); err != nil {
 			b.Fatal(err)
 		}

@@ -9,6 +9,9 @@
 // ([Session.CheckLocks]). At a new plan, heard of from the API or seen in the locks ([Session.Superseded]), it leaves
 // ([Session.Leave]) at a batch boundary and enters again.
 //
+// A slot whose own worker is not there may be adopted by another worker, on a session of its own. The own worker that comes back
+// asks for the slot by its intent lock, and the adopter leaves at its next batch boundary ([Session.Wanted]).
+//
 // The idea of a slot held by pg_try_advisory_lock, and of rows with MOD(id, n) = k, is from R. Smith, "Leader Election With
 // Ruby & PostgreSQL" (2012); namespaced keys, epochs and the wait between them are added.
 package fence

@@ -13,11 +13,14 @@ import (
 	"shardedjob.dev/worker/internal/sleep"
 )
 
-// Enter takes slot c.Ordinal under plan (c.Epoch, c.Slots) and returns nil once the session may work it. It blocks as long
+// Enter takes slot c.Slot under plan (c.Epoch, c.Slots) and returns nil once the session may work it. It blocks as long
 // as it has to wait, outside any transaction, and tells onWait, which may be nil, at the start of each wait and about
 // once a second. It fails with a *SupersededError where a newer plan is seen, with ctx's error, with ErrSessionLost, or with
 // another error of the server. After a failure the session holds at most what Join took. On a new plan cancel ctx, and
 // enter again; it may still return nil if the slot was taken just then. While working, call Leave first.
+//
+// A slot's own worker waits for it, and asks whoever has adopted it to hand it back: it takes the slot's intent, which the
+// adopter sees by [Session.Wanted]. An adopter waits for older plans alone: where the slot is held or wanted back, Enter fails with ErrSlotTaken.
 //
 // The order of the steps is the proof that no two sessions ever work rows in common:
 //
@@ -43,11 +46,11 @@ func (s *Session) Enter(ctx context.Context, c Claim, onWait func(Waiting)) erro
 	return nil
 }
 
-// Leave lets go of slot and epoch, outside any transaction, and keeps the claim of Join. It does nothing if
-// neither is held. The slot goes first: whoever waits for the epoch must find it free.
+// Leave lets go of slot, intent and epoch, outside any transaction, and keeps the claim of Join. It does nothing if
+// none is held. The slot goes first: whoever waits for the epoch must find it free.
 func (s *Session) Leave(ctx context.Context) error {
 	var keys []Key
-	for _, kind := range []Kind{KindSlot, KindEpoch} {
+	for _, kind := range []Kind{KindSlot, KindIntent, KindEpoch} {
 		for _, key := range s.Held() {
 			if k, _ := key.Parse(); k == kind {
 				keys = append(keys, key)
@@ -82,8 +85,7 @@ func (s *Session) SupersededAmong(c Claim, holders []Holder) (*SupersededError, 
 	if err != nil {
 		return nil, err
 	}
-	epoch := Key{c.Group.Class(), object(KindEpoch, uint32(m))}
-	return superseded(judge(c.Group, m, SlotKey(c.Group, c.Ordinal), epoch, int32(s.pid), holders)), nil
+	return superseded(judge(c.Group, m, c.Slot, int32(s.pid), holders)), nil
 }
 
 func superseded(v view) *SupersededError {
@@ -96,16 +98,16 @@ func superseded(v view) *SupersededError {
 // An entry is one run of Enter.
 type entry struct {
 	*Session
-	claim       Claim
-	mark        mark
-	epoch, slot Key
-	onWait      func(Waiting)
-	told        time.Time              // when onWait was last called
-	reason      Reason                 // and what for
-	waits       map[sighting]bool      // the older sessions of the first look that are still there
-	since       time.Time              // when the entry began
-	ended       map[sighting]time.Time // when a session was last told to end
-	denied      map[sighting]string    // the server's words where it may not be ended
+	claim  Claim
+	mark   mark
+	epoch  Key
+	onWait func(Waiting)
+	told   time.Time              // when onWait was last called
+	reason Reason                 // and what for
+	waits  map[sighting]bool      // the older sessions of the first look that are still there
+	since  time.Time              // when the entry began
+	ended  map[sighting]time.Time // when a session was last told to end
+	denied map[sighting]string    // the server's words where it may not be ended
 }
 
 func (s *Session) newEntry(c Claim, onWait func(Waiting)) (*entry, error) {
@@ -116,8 +118,8 @@ func (s *Session) newEntry(c Claim, onWait func(Waiting)) (*entry, error) {
 	if err := s.gone(); err != nil {
 		return nil, err
 	}
-	if c.Ordinal < 0 || c.Ordinal >= c.Slots {
-		return nil, fmt.Errorf("entering: ordinal %d has no slot in a plan of %d", c.Ordinal, c.Slots)
+	if c.Slot < 0 || c.Slot >= c.Slots {
+		return nil, fmt.Errorf("entering: there is no slot %d in a plan of %d", c.Slot, c.Slots)
 	}
 	if s.joined == nil || *s.joined != c.joined() {
 		return nil, fmt.Errorf("entering: %w", ErrNotJoined)
@@ -132,7 +134,7 @@ func (s *Session) newEntry(c Claim, onWait func(Waiting)) (*entry, error) {
 	}
 	_, value := epoch.Parse()
 	return &entry{
-		Session: s, claim: c, mark: mark(value), epoch: epoch, slot: SlotKey(c.Group, c.Ordinal), onWait: onWait,
+		Session: s, claim: c, mark: mark(value), epoch: epoch, onWait: onWait,
 		since: time.Now(), ended: map[sighting]time.Time{}, denied: map[sighting]string{},
 	}, nil
 }
@@ -144,7 +146,7 @@ func (e *entry) run(ctx context.Context) error {
 			return err
 		}
 		if err := pause(ctx, e.claim.Slots); err != nil {
-			return fmt.Errorf("waiting to work slot %d: %w", e.claim.Ordinal, err)
+			return fmt.Errorf("waiting to work slot %d: %w", e.claim.Slot, err)
 		}
 	}
 }
@@ -161,7 +163,7 @@ func (e *entry) step(ctx context.Context) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	v := judge(e.claim.Group, e.mark, e.slot, e.epoch, int32(e.pid), holders)
+	v := judge(e.claim.Group, e.mark, e.claim.Slot, int32(e.pid), holders)
 	if newer := superseded(v); newer != nil {
 		return false, newer
 	}
@@ -178,11 +180,17 @@ func (e *entry) step(ctx context.Context) (done bool, err error) {
 	if wait, err := e.waitForOlder(ctx, v.older); wait || err != nil {
 		return false, err
 	}
-	got, err := e.TryLock(ctx, e.slot, Exclusive)
-	if !got && err == nil && v.slot != nil {
-		e.slotHeld(*v.slot)
+	if e.claim.adopts() {
+		return e.adopt(ctx, v)
 	}
-	return got, err
+	got, err := e.TryLock(ctx, SlotKey(e.claim.Group, e.claim.Slot), Exclusive)
+	if err != nil {
+		return false, err
+	}
+	if got {
+		return true, e.withdraw(ctx)
+	}
+	return false, e.ask(ctx, v)
 }
 
 // waitForOlder says whether sessions of the first look are still under an older plan. Those whose time is over are ended.

@@ -168,7 +168,7 @@ func TestLiveWorkersOfTheNewPlanAreNotEnded(t *testing.T) {
 	c := claim(g, 0, 4, 2)
 	c.Handover = time.Nanosecond
 	enter(t, open(t, uri, g, 0), c)
-	again := startEnter(t, open(t, uri, g, 1), Claim{Group: g, UID: c.UID, Ordinal: 1, Epoch: 4, Slots: 2, Handover: time.Nanosecond})
+	again := startEnter(t, open(t, uri, g, 1), Claim{Group: g, UID: c.UID, Ordinal: 1, Slot: 1, Epoch: 4, Slots: 2, Handover: time.Nanosecond})
 	w := again.waiting(t, WaitingSlotHeld)
 	if want := fmt.Sprintf("waiting for slot 1, which pid %d (b-1) holds, 0 s", peer.PID()); w.Message != want {
 		t.Errorf("got %q, want %q", w.Message, want)
@@ -277,8 +277,8 @@ func TestEnterChecksItsClaim(t *testing.T) {
 		name   string
 		change func(*Claim)
 	}{
-		{"no slot", func(c *Claim) { c.Ordinal = 2 }},
-		{"negative ordinal", func(c *Claim) { c.Ordinal = -1 }},
+		{"no slot", func(c *Claim) { c.Slot = 2 }},
+		{"negative slot", func(c *Claim) { c.Slot = -1 }},
 		{"paused", func(c *Claim) { c.Slots = 0 }},
 		{"epoch 0", func(c *Claim) { c.Epoch = 0 }},
 		{"epoch beyond the key", func(c *Claim) { c.Epoch = MaxEpoch + 1 }},

@@ -21,6 +21,8 @@ var (
 	ErrAlreadyHeld = errors.New("the lock is already held")
 	// ErrInTransaction: locks are taken and let go outside transactions only.
 	ErrInTransaction = errors.New("the session is in a transaction")
+	// ErrSlotTaken: the slot to be adopted is held, or wanted back by its own worker. Nothing of the entry is kept.
+	ErrSlotTaken = errors.New("the slot is not free to be adopted")
 	// ErrNotJoined: Enter was called before Join with the same group, UID and table had succeeded.
 	ErrNotJoined = errors.New("the session has not joined the group")
 )

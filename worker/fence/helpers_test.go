@@ -57,9 +57,16 @@ func tryOpen(t testing.TB, uri string, g Group, ordinal int32) (*Session, error)
 	return s, err
 }
 
-// claim is worker ordinal's claim of a job that has the group for itself.
+// claim is worker ordinal's claim of its own slot in a job that has the group for itself.
 func claim(g Group, ordinal int32, epoch int64, slots int32) Claim {
-	return Claim{Group: g, UID: "uid of " + g.Name(), Ordinal: ordinal, Epoch: epoch, Slots: slots, Handover: patience}
+	return Claim{Group: g, UID: "uid of " + g.Name(), Ordinal: ordinal, Slot: ordinal, Epoch: epoch, Slots: slots, Handover: patience}
+}
+
+// adoption is worker ordinal's claim of another's slot.
+func adoption(g Group, ordinal, slot int32, epoch int64, slots int32) Claim {
+	c := claim(g, ordinal, epoch, slots)
+	c.Slot = slot
+	return c
 }
 
 func join(t testing.TB, s *Session, c Claim) {

@@ -12,8 +12,10 @@ type Claim struct {
 	Group Group
 	// UID of the job.
 	UID string
-	// Ordinal of the pod: the slot it wants.
+	// Ordinal of the pod: who it is.
 	Ordinal int32
+	// Slot it wants: its own, whose number is the ordinal, or an orphaned one to adopt.
+	Slot int32
 	// Epoch and Slots of the plan.
 	Epoch int64
 	Slots int32
@@ -29,6 +31,9 @@ type joined struct {
 	uid   string
 	table uint32
 }
+
+// adopts says whether the slot is another worker's.
+func (c Claim) adopts() bool { return c.Slot != c.Ordinal }
 
 func (c Claim) joined() joined { return joined{c.Group, c.UID, c.TableOID} }
 

@@ -149,7 +149,7 @@ func EpochKey(g Group, epoch int64, slots int32) (Key, error) {
 	if err != nil {
 		return Key{}, err
 	}
-	return Key{g.Class(), object(KindEpoch, uint32(m))}, nil
+	return m.key(g), nil
 }
 
 // A mark is the value of an epoch key: a plan as far as locks tell it.
@@ -164,6 +164,8 @@ func newMark(epoch int64, slots int32) (mark, error) {
 	}
 	return mark(uint32(epoch)<<slotsBits | uint32(slots)), nil
 }
+
+func (m mark) key(g Group) Key { return Key{g.Class(), object(KindEpoch, uint32(m))} }
 
 func (m mark) epoch() int64 { return int64(m >> slotsBits) }
 func (m mark) slots() int32 { return int32(m & MaxSlots) }

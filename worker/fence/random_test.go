@@ -203,7 +203,7 @@ func (w *troupe) once(s *Session, ordinal int32) error {
 
 // under enters and works under one plan.
 func (w *troupe) under(ctx context.Context, s *Session, ordinal int32, p plan) (*SupersededError, error) {
-	c := Claim{Group: w.name, UID: "uid", Ordinal: ordinal, Epoch: p.epoch, Slots: p.slots, TableOID: 4711, Handover: 400 * time.Millisecond}
+	c := Claim{Group: w.name, UID: "uid", Ordinal: ordinal, Slot: ordinal, Epoch: p.epoch, Slots: p.slots, TableOID: 4711, Handover: 400 * time.Millisecond}
 	if err := s.Join(w.ctx, c); err != nil {
 		return nil, err
 	}

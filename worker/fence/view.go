@@ -24,22 +24,26 @@ type view struct {
 	older  []Holder // of our group, under older plans
 	strays []Holder // hold an epoch lock of another plan without being of our group
 	slot   *Holder  // holds our slot
+	intent *Holder  // holds our slot's intent
 	block  *Holder  // holds our epoch lock exclusively, which no worker does
 }
 
-// judge is pure: it reads a look from the standpoint of session me under plan m, wanting slot.
+// judge is pure: it reads a look from the standpoint of session me, under plan m, wanting slot k.
 //
 // Plans compare by epoch and then by slots. Two plans of one epoch that differ in slots must not be worked at once: with
 // equal epochs taken as equal plans, slot 1 of 3 and slot 1 of 4 would both be worked, and share rows. Whoever has
 // fewer slots counts as older: it yields and the other waits for it, so exactly one of the two goes on. (If both let go
 // at sight of each other, in step they could do so for ever.)
-func judge(g Group, m mark, slot, epoch Key, me int32, holders []Holder) (v view) {
+func judge(g Group, m mark, k, me int32, holders []Holder) (v view) {
+	slot, intent, epoch := SlotKey(g, k), IntentKey(g, k), m.key(g)
 	for i := range holders {
 		h := &holders[i]
 		switch {
 		case h.PID == me:
 		case h.Key == slot:
 			v.slot = h
+		case h.Key == intent:
+			v.intent = h
 		case h.Key == epoch:
 			if h.Mode == Exclusive {
 				v.block = h

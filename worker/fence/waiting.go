@@ -16,7 +16,9 @@ const (
 	WaitingOlderPlan Reason = "OlderPlan"
 	// WaitingCannotEnd: such a session should be ended, but this session's role may not.
 	WaitingCannotEnd Reason = "CannotEnd"
-	// WaitingSlotHeld: another worker holds the slot under the same plan.
+	// WaitingAdopted: another worker has adopted the slot and hands it back at its next batch boundary.
+	WaitingAdopted Reason = "Adopted"
+	// WaitingSlotHeld: another session of the same ordinal holds the slot under the same plan.
 	WaitingSlotHeld Reason = "SlotHeld"
 	// WaitingForeignLock: a session that is no worker of the group holds one of its locks. It is never ended.
 	WaitingForeignLock Reason = "ForeignLock"
@@ -65,14 +67,15 @@ func cannotEnd(h Holder, me, words string) string {
 		h.Who(), h.Epoch(), h.User, me, words, pgx.Identifier{me}.Sanitize(), h.PID)
 }
 
+// slotHeld tells about the session that holds our slot.
 func (e *entry) slotHeld(h Holder) {
-	if !h.of(e.claim.Group) {
-		e.foreign(h)
-		return
+	reason, does := WaitingSlotHeld, "holds"
+	if h.Identity.Ordinal != e.claim.Ordinal {
+		reason, does = WaitingAdopted, "has adopted"
 	}
 	now := time.Now()
-	message := fmt.Sprintf("waiting for slot %d, which %s holds, %s", e.claim.Ordinal, h.Who(), seconds(now.Sub(e.since)))
-	e.tell(now, WaitingSlotHeld, message, []Holder{h})
+	message := fmt.Sprintf("waiting for slot %d, which %s %s, %s", e.claim.Slot, h.Who(), does, seconds(now.Sub(e.since)))
+	e.tell(now, reason, message, []Holder{h})
 }
 
 func (e *entry) foreign(holders ...Holder) {
