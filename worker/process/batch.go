@@ -28,7 +28,7 @@ var ErrCommitUnknown = errors.New("the outcome of the commit is not known")
 //
 // Canceling ctx ends the session, because a statement under way cannot be taken back otherwise: to stop at a batch
 // boundary, do not start another batch.
-func Batch(ctx context.Context, s Session, sql *SQL, timeoutSeconds int32, selection shard.Selection) ([]int64, error) {
+func Batch(ctx context.Context, s Session, sql *SQL, timeoutSeconds int32, selection shard.Selection) ([]shard.Key, error) {
 	conn := s.Conn()
 	keys, err := begin(ctx, conn, timeoutSeconds, selection)
 	if err == nil && len(keys) > 0 {
@@ -41,7 +41,7 @@ func Batch(ctx context.Context, s Session, sql *SQL, timeoutSeconds int32, selec
 }
 
 // begin sets the timeout anew each time, because it may have changed, and so may have the session.
-func begin(ctx context.Context, conn *pgx.Conn, timeoutSeconds int32, selection shard.Selection) (keys []int64, err error) {
+func begin(ctx context.Context, conn *pgx.Conn, timeoutSeconds int32, selection shard.Selection) (keys []shard.Key, err error) {
 	var trip pgx.Batch
 	trip.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	trip.Queue(fmt.Sprintf("SET LOCAL statement_timeout = '%ds'", timeoutSeconds))

@@ -1,6 +1,6 @@
 package process
 
-import "slices"
+import "shardedjob.dev/worker/shard"
 
 // growAfter full batches in a row the size grows by a quarter.
 const growAfter = 4
@@ -11,7 +11,7 @@ type Chunks struct {
 	limit int
 	size  int
 	good  int // full batches since the size last changed
-	todo  [][]int64
+	todo  [][]shard.Key
 }
 
 // NewChunks begins with batches of limit rows.
@@ -29,7 +29,7 @@ func (c *Chunks) SetLimit(limit int) {
 }
 
 // Next takes out the next part of a failed batch, if there is one.
-func (c *Chunks) Next() []int64 {
+func (c *Chunks) Next() []shard.Key {
 	if len(c.todo) == 0 {
 		return nil
 	}
@@ -40,7 +40,7 @@ func (c *Chunks) Next() []int64 {
 }
 
 // Put keeps keys to be tried, as they are, before all others.
-func (c *Chunks) Put(keys []int64) {
+func (c *Chunks) Put(keys []shard.Key) {
 	if len(keys) > 0 {
 		c.todo = append(c.todo, keys)
 	}
@@ -48,7 +48,7 @@ func (c *Chunks) Put(keys []int64) {
 
 // Failed takes back the keys of a batch, one of which at least is bad, and says whether it is a single one, which is the
 // bad one then; else they are tried again in halves.
-func (c *Chunks) Failed(keys []int64) (single bool) {
+func (c *Chunks) Failed(keys []shard.Key) (single bool) {
 	if len(keys) <= 1 {
 		return len(keys) == 1
 	}
@@ -59,7 +59,7 @@ func (c *Chunks) Failed(keys []int64) (single bool) {
 }
 
 // TimedOut is Failed for a batch that took too long; fresh batches become smaller.
-func (c *Chunks) TimedOut(keys []int64) (single bool) {
+func (c *Chunks) TimedOut(keys []shard.Key) (single bool) {
 	c.size = max(1, min(c.size, len(keys)/2))
 	c.good = 0
 	return c.Failed(keys)
@@ -73,11 +73,4 @@ func (c *Chunks) Succeeded(n int) {
 	if c.good++; c.good >= growAfter {
 		c.size, c.good = min(c.limit, c.size+max(1, c.size/4)), 0
 	}
-}
-
-// Waiting are the keys that Next will hand out, ascending.
-func (c *Chunks) Waiting() []int64 {
-	keys := slices.Concat(c.todo...)
-	slices.Sort(keys)
-	return keys
 }

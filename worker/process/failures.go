@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"shardedjob.dev/worker/shard"
 )
 
 // maxFailures bounds the failing keys that a worker remembers.
@@ -19,36 +21,39 @@ const (
 
 // Failure is a row that failed.
 type Failure struct {
-	Key      int64
+	Key      shard.Key
 	Attempts int32
 	// Reason is a clause for a person, without the content of the row.
 	Reason string
 
 	due       time.Time
 	exhausted bool
+	number    int // of its first failure
 }
 
 // Failures remembers the keys that failed, how often and when to try them again. It is kept in memory only: a worker
 // that starts anew tries every pending row anew.
 type Failures struct {
 	maxAttempts int32
-	byKey       map[int64]*Failure
+	byKey       map[shard.Key]*Failure
 	exhausted   int
-	exclude     []int64 // the keys in order; nil: to be made
+	number      int         // of the last key that failed for the first time
+	keys        []shard.Key // in order of their first failure; nil: to be made
 }
 
 // NewFailures allows each key maxAttempts attempts.
 func NewFailures(maxAttempts int32) *Failures {
-	return &Failures{maxAttempts: maxAttempts, byKey: map[int64]*Failure{}}
+	return &Failures{maxAttempts: maxAttempts, byKey: map[shard.Key]*Failure{}}
 }
 
 // Fail notes a failed attempt at a key and says whether it was the last.
-func (f *Failures) Fail(key int64, reason string, now time.Time) (exhausted bool) {
+func (f *Failures) Fail(key shard.Key, reason string, now time.Time) (exhausted bool) {
 	failure := f.byKey[key]
 	if failure == nil {
-		failure = &Failure{Key: key}
+		f.number++
+		failure = &Failure{Key: key, number: f.number}
 		f.byKey[key] = failure
-		f.exclude = nil
+		f.keys = nil
 	}
 	failure.Attempts++
 	failure.Reason = reason
@@ -62,14 +67,14 @@ func (f *Failures) Fail(key int64, reason string, now time.Time) (exhausted bool
 }
 
 // Postpone leaves a key for a moment without counting an attempt: somebody else has locked the row.
-func (f *Failures) Postpone(key int64, now time.Time) {
+func (f *Failures) Postpone(key shard.Key, now time.Time) {
 	if failure := f.byKey[key]; failure != nil {
 		failure.due = now.Add(firstRetry)
 	}
 }
 
 // Forget drops keys that succeeded or need no work any more.
-func (f *Failures) Forget(keys ...int64) {
+func (f *Failures) Forget(keys ...shard.Key) {
 	for _, key := range keys {
 		failure := f.byKey[key]
 		if failure == nil {
@@ -79,15 +84,15 @@ func (f *Failures) Forget(keys ...int64) {
 			f.exhausted--
 		}
 		delete(f.byKey, key)
-		f.exclude = nil
+		f.keys = nil
 	}
 }
 
 // Due is the key whose next attempt has been due for longest.
-func (f *Failures) Due(now time.Time) (key int64, ok bool) {
+func (f *Failures) Due(now time.Time) (key shard.Key, ok bool) {
 	next := f.next()
 	if next == nil || next.due.After(now) {
-		return 0, false
+		return "", false
 	}
 	return next.Key, true
 }
@@ -110,19 +115,20 @@ func (f *Failures) next() *Failure {
 		if failure.exhausted {
 			continue
 		}
-		if next == nil || failure.due.Before(next.due) || failure.due.Equal(next.due) && failure.Key < next.Key {
+		if next == nil || failure.due.Before(next.due) || failure.due.Equal(next.due) && failure.number < next.number {
 			next = failure
 		}
 	}
 	return next
 }
 
-// Keys are all keys that failed, ascending: those that fresh batches leave out. The slice must not be changed.
-func (f *Failures) Keys() []int64 {
-	if f.exclude == nil && len(f.byKey) > 0 {
-		f.exclude = slices.Sorted(maps.Keys(f.byKey))
+// Keys are all keys that failed, those that did first before the others: what fresh batches leave out. The slice must not
+// be changed.
+func (f *Failures) Keys() []shard.Key {
+	if f.keys == nil && len(f.byKey) > 0 {
+		f.keys = slices.SortedFunc(maps.Keys(f.byKey), func(a, b shard.Key) int { return f.byKey[a].number - f.byKey[b].number })
 	}
-	return f.exclude
+	return f.keys
 }
 
 // Waiting counts the keys that will be tried again.
@@ -134,7 +140,7 @@ func (f *Failures) Exhausted() int { return f.exhausted }
 // Full says that more failing keys cannot be remembered.
 func (f *Failures) Full() bool { return len(f.byKey) >= maxFailures }
 
-// Sample lists the first failures by key, at most n, exhausted ones first.
+// Sample lists the first keys that failed, at most n, exhausted ones first.
 func (f *Failures) Sample(n int) []Failure {
 	var all []Failure
 	for _, exhausted := range []bool{true, false} {

@@ -8,11 +8,12 @@ import (
 
 	"shardedjob.dev/api/v1alpha1"
 	"shardedjob.dev/worker/database"
+	"shardedjob.dev/worker/shard"
 )
 
 // judge draws the consequences of a batch that held the given keys. It has decided if the keys are taken care of: done,
 // noted as failures or put back in parts; else nothing is known of them and they have to be tried as before.
-func (r *Runner) judge(ctx context.Context, s Session, keys []int64, err error) (_ Result, decided bool, _ error) {
+func (r *Runner) judge(ctx context.Context, s Session, keys []shard.Key, err error) (_ Result, decided bool, _ error) {
 	if err == nil {
 		r.succeed(keys)
 		return Result{Processed: len(keys)}, true, nil
@@ -54,7 +55,7 @@ func (r *Runner) judge(ctx context.Context, s Session, keys []int64, err error) 
 	return Result{}, true, nil
 }
 
-func (r *Runner) succeed(keys []int64) {
+func (r *Runner) succeed(keys []shard.Key) {
 	if len(keys) == 0 {
 		return
 	}
@@ -63,7 +64,7 @@ func (r *Runner) succeed(keys []int64) {
 	r.circuit = circuit{}
 }
 
-func (r *Runner) fail(key int64, reason string) {
+func (r *Runner) fail(key shard.Key, reason string) {
 	now := r.now()
 	r.failures.Fail(key, reason, now)
 	r.circuit.fail(now)
@@ -79,7 +80,7 @@ func (r *Runner) failing(until time.Time) Result {
 		what = fmt.Sprintf("%d rows fail, more than are remembered", maxFailures)
 	}
 	for _, example := range r.failures.Sample(1) {
-		what += fmt.Sprintf("; key %d: %s", example.Key, example.Reason)
+		what += fmt.Sprintf("; key %.100s: %s", example.Key, example.Reason)
 	}
 	return Result{State: Failing, Until: until, Problem: &v1alpha1.Problem{Reason: v1alpha1.ReasonRowsFailing, Message: what, Stalled: true}}
 }
@@ -111,12 +112,12 @@ func (c *circuit) tripped(now time.Time) (until time.Time, tripped bool) {
 }
 
 // without are the keys that are not among the others.
-func without(keys, others []int64) []int64 {
-	drop := make(map[int64]bool, len(others))
+func without(keys, others []shard.Key) []shard.Key {
+	drop := make(map[shard.Key]bool, len(others))
 	for _, key := range others {
 		drop[key] = true
 	}
-	var rest []int64
+	var rest []shard.Key
 	for _, key := range keys {
 		if !drop[key] {
 			rest = append(rest, key)

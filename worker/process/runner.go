@@ -129,7 +129,7 @@ func (r *Runner) Step(ctx context.Context, s Session) (Result, error) {
 	}
 	if key, due := r.failures.Due(now); due && (r.resting || !r.retried) {
 		r.retried = true
-		return r.again(ctx, s, []int64{key})
+		return r.again(ctx, s, []shard.Key{key})
 	}
 	r.retried, r.resting = false, false
 	if r.failures.Full() {
@@ -139,7 +139,7 @@ func (r *Runner) Step(ctx context.Context, s Session) (Result, error) {
 }
 
 // again tries keys that were part of a failed batch.
-func (r *Runner) again(ctx context.Context, s Session, keys []int64) (Result, error) {
+func (r *Runner) again(ctx context.Context, s Session, keys []shard.Key) (Result, error) {
 	taken, err := Batch(ctx, s, r.sql, r.settings.TimeoutSeconds, r.reader.Take(keys))
 	result, decided, err := r.judge(ctx, s, taken, err)
 	if !decided {
@@ -154,7 +154,7 @@ func (r *Runner) again(ctx context.Context, s Session, keys []int64) (Result, er
 
 // settle looks after keys that could not be taken. Those that are gone or done by somebody else need no further attempt;
 // locked ones wait for the next sweep, or for their next attempt.
-func (r *Runner) settle(ctx context.Context, s Session, keys []int64) error {
+func (r *Runner) settle(ctx context.Context, s Session, keys []shard.Key) error {
 	left, err := r.reader.StillPending(ctx, s.Conn(), keys)
 	if err != nil {
 		return err

@@ -70,7 +70,7 @@ func TestJ02OneBadRowOfAHundred(t *testing.T) {
 				t.Errorf("ends in %v with %d rows", state, w.done)
 			}
 			failed := w.Failures().Sample(5)
-			if len(failed) != 1 || failed[0].Key != 57 || failed[0].Attempts != 3 || !strings.Contains(failed[0].Reason, c.reason) {
+			if len(failed) != 1 || failed[0].Key != "57" || failed[0].Attempts != 3 || !strings.Contains(failed[0].Reason, c.reason) {
 				t.Errorf("failures %+v", failed)
 			}
 			if w.problem == nil || w.problem.Reason != v1alpha1.ReasonRowsFailing || !strings.Contains(w.problem.Message, "key 57") || strings.Contains(w.problem.Message, "canary") {
@@ -126,7 +126,7 @@ func TestA11ALongBatchIsSplit(t *testing.T) {
 	if state := w.run(); state != Failing || w.done != 5 {
 		t.Errorf("ends in %v with %d rows", state, w.done)
 	}
-	if f := w.Failures().Sample(1); len(f) != 1 || f[0].Key != 5 || !strings.Contains(f[0].Reason, "batch.timeoutSeconds (1)") {
+	if f := w.Failures().Sample(1); len(f) != 1 || f[0].Key != "5" || !strings.Contains(f[0].Reason, "batch.timeoutSeconds (1)") {
 		t.Errorf("failures %+v", f)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -33,45 +32,40 @@ func NewSQL(reader *shard.Reader, statement string) *SQL {
 
 // StillPendingError names keys that are pending after the statement ran for them: it did not do what it is for.
 type StillPendingError struct {
-	Keys []int64
+	Keys []shard.Key
 }
 
 func (e *StillPendingError) Error() string {
-	return fmt.Sprintf("the statement left pending true for %d rows, among them key %d", len(e.Keys), e.Keys[0])
+	return fmt.Sprintf("the statement left pending true for %d rows, among them key %.100s", len(e.Keys), e.Keys[0])
 }
 
-// Run runs the statement for the keys, which it sorts, in the transaction that the session is in, and looks in the same
+// Run runs the statement for the keys, in their order, in the transaction that the session is in, and looks in the same
 // round trip which of them are still pending, and whether the session has kept its locks. If a row is pending, it fails
 // with *StillPendingError. After an error the transaction has to be rolled back, else it may be committed.
-func (s *SQL) Run(ctx context.Context, session Session, keys []int64) error {
-	slices.Sort(keys)
+func (s *SQL) Run(ctx context.Context, session Session, keys []shard.Key) error {
 	conn := session.Conn()
 	if err := s.prepare(ctx, conn); err != nil {
 		return fmt.Errorf("prepare the statement: %w", err)
 	}
-	array, err := encode(conn, s.reader.Table(), keys)
-	if err != nil {
-		return err
-	}
-	const binary = 1
-	params, formats := [][]byte{array}, []int16{binary}
+	params := [][]byte{[]byte(shard.Array(keys))}
 	var trip pgconn.Batch
-	trip.ExecPrepared(s.names[0], params, formats, nil)
-	trip.ExecPrepared(s.names[1], params, formats, []int16{binary})
+	trip.ExecPrepared(s.names[0], params, nil, nil)
+	trip.ExecPrepared(s.names[1], params, nil, nil)
 	trip.ExecParams(fence.SettleSQL, nil, nil, nil, nil)
-	trip.ExecPrepared(s.names[2], nil, nil, []int16{binary})
+	trip.ExecPrepared(s.names[2], nil, nil, []int16{pgx.BinaryFormatCode})
 	results := conn.PgConn().ExecBatch(ctx, &trip)
-	var left []int64
+	var left []shard.Key
 	read := []func(pgx.Rows) error{
 		drop, // what the statement returns is of no interest
 		func(rows pgx.Rows) (err error) {
-			left, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+			left, err = shard.Keys(rows)
 			return err
 		},
 		drop,
 		session.VerifyLocks,
 	}
 	n := 0
+	var err error
 	for ; err == nil && n < len(read) && results.NextResult(); n++ {
 		err = read[n](pgx.RowsFromResultReader(conn.TypeMap(), results.ResultReader()))
 	}
@@ -132,28 +126,4 @@ func (s *SQL) prepare(ctx context.Context, conn *pgx.Conn) error {
 	}
 	s.conn = conn
 	return nil
-}
-
-// encode makes keys an array of the key's type, in the binary form of the protocol.
-func encode(conn *pgx.Conn, t shard.Table, keys []int64) ([]byte, error) {
-	var value any = keys
-	switch t.KeyType {
-	case "smallint":
-		value = narrow[int16](keys)
-	case "integer":
-		value = narrow[int32](keys)
-	}
-	array, err := conn.TypeMap().Encode(t.KeyArrayOID, pgx.BinaryFormatCode, value, nil)
-	if err != nil {
-		return nil, errors.New("encode the keys of the batch")
-	}
-	return array, nil
-}
-
-func narrow[T int16 | int32](keys []int64) []T {
-	out := make([]T, len(keys))
-	for i, key := range keys {
-		out[i] = T(key)
-	}
-	return out
 }

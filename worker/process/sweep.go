@@ -16,10 +16,10 @@ const (
 
 // sweep is where the slot is being read: upward from the lowest key, again and again.
 type sweep struct {
-	after    *int64 // everything up to here has been looked at
-	window   int    // rows of the table searched at a time; 0: all that follow
-	progress bool   // rows were taken since the sweep began
-	behind   bool   // rows up to after may be pending: they were locked, or came to be after the sweep passed
+	after    *shard.Key // everything up to here has been looked at
+	window   int        // rows of the table searched at a time; 0: all that follow
+	progress bool       // rows were taken since the sweep began
+	behind   bool       // rows up to after may be pending: they were locked, or came to be after the sweep passed
 }
 
 // next is the range to look at.
@@ -31,7 +31,7 @@ func (w *sweep) next(ctx context.Context, q shard.Querier, reader *shard.Reader)
 }
 
 // moveTo notes that the rows up to key have been taken.
-func (w *sweep) moveTo(key int64) { w.after, w.progress = &key, true }
+func (w *sweep) moveTo(key shard.Key) { w.after, w.progress = &key, true }
 
 // absorb takes a timeout of a search as a reason to search in smaller windows, and returns all other errors.
 func (w *sweep) absorb(err error) error {

@@ -25,12 +25,12 @@ const (
 )
 
 // Queue adds the selection to a round trip in which a transaction is open, and stores the keys when its results are read.
-func (s Selection) Queue(b *pgx.Batch, keys *[]int64) {
+func (s Selection) Queue(b *pgx.Batch, keys *[]Key) {
 	if s.walk {
 		b.Queue(withoutSort)
 	}
 	b.Queue(s.sql, s.args...).Query(func(rows pgx.Rows) (err error) {
-		if *keys, err = collect(rows, nil); err != nil {
+		if *keys, err = Keys(rows); err != nil {
 			return fmt.Errorf("select rows: %w", err)
 		}
 		return nil

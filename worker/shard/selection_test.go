@@ -13,7 +13,7 @@ func TestTheStatementMaySort(t *testing.T) {
 	exec(t, conn, "INSERT INTO t VALUES (1), (2)")
 	for _, setting := range []string{"on", "off"} {
 		exec(t, conn, "SET enable_sort = "+setting+"; BEGIN")
-		if keys := keysOf(t, conn, r.NextBatch(9, Range{After: ptr(1)}, nil)); len(keys) != 1 {
+		if keys := keysOf(t, conn, r.NextBatch(9, Range{After: ptr("1")}, nil)); len(keys) != 1 {
 			t.Errorf("the selection may sort: %v", keys)
 		}
 		var after string

@@ -24,10 +24,15 @@ type Table struct {
 	Where, Pending string
 	// OID of the table.
 	OID uint32
-	// KeyType is smallint, integer or bigint: the base type, if the key's is a domain.
+	// KeyType is the SQL name of the key's type: the base type, if it is a domain.
 	KeyType string
 	// KeyTypeOID and KeyArrayOID are the OIDs of KeyType and of its array type.
 	KeyTypeOID, KeyArrayOID uint32
+	// Collation is the SQL name of the collation by which keys of a text type are ordered, one that compares bytes. Empty:
+	// "C".
+	Collation string
+	// By is what picks the slot of a key: v1alpha1.ShardByHash, else the key itself.
+	By v1alpha1.ShardBy
 }
 
 // NewTable takes over what the user wrote; the rest is for the preflight check to fill in.
@@ -45,6 +50,10 @@ func (t Table) Quoted() string { return pgx.Identifier{t.Schema, t.Name}.Sanitiz
 // QuotedKey is the key column's name as SQL.
 func (t Table) QuotedKey() string { return pgx.Identifier{t.Key}.Sanitize() }
 
+// column is the key column's full name, which no name of a result's column can stand in for: a bare name in ORDER BY
+// would be the result's, and sort the text of the keys.
+func (t Table) column() string { return pgx.Identifier{t.Schema, t.Name, t.Key}.Sanitize() }
+
 // Need is the SQL condition that is true of rows in scope that still need work. The line breaks keep a comment at the
 // end of the user's SQL from eating the parenthesis.
 func (t Table) Need() string {
@@ -53,22 +62,4 @@ func (t Table) Need() string {
 		need = fmt.Sprintf("(%s\n) AND %s", t.Where, need)
 	}
 	return need
-}
-
-// Predicate is the SQL condition that is true of the keys of slot k of n. The modulus is written as a value of the key's
-// type where it fits, which n up to v1alpha1.MaxSlots does, so that nothing is widened or cast per row.
-func (t Table) Predicate(n, k int32) string {
-	if n == 1 {
-		return "true"
-	}
-	cast := t.KeyType
-	if cast == "" {
-		cast = "bigint"
-	}
-	return fmt.Sprintf("MOD(%[1]s, %[2]d::%[5]s) IN (%[3]d::%[5]s, %[4]d::%[5]s)", t.QuotedKey(), n, k, k-n, cast)
-}
-
-// Owner is the slot of a key among n, as Predicate says it.
-func Owner(key int64, n int32) int32 {
-	return int32((key%int64(n) + int64(n)) % int64(n))
 }
