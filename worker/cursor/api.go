@@ -56,7 +56,7 @@ func (s *Slot) Next(limit int) Selection { return Selection{} }
 func (s *Slot) TooSlow() bool { return false }
 
 // Take selects rows by their keys: failures that are due.
-func (s *Slot) Take(keys []Key) Selection { return Selection{} }
+func (s *Slot) Take(keys []shard.Key) Selection { return Selection{} }
 
 // Move is the move that a batch from Next or Take makes when all its keys are done.
 func (b Batch) Move() Move { return Move{} }
@@ -89,7 +89,7 @@ func (s *Slot) Due(ctx context.Context, q shard.Querier, limit int) ([]Failure, 
 
 // Exhausted are failures of the slot that are not tried again, at most limit, after a key of an earlier call (nil: from the
 // first). Somebody may have deleted the rows: Take says which are gone.
-func (s *Slot) Exhausted(ctx context.Context, q shard.Querier, after *Key, limit int) ([]Failure, error) {
+func (s *Slot) Exhausted(ctx context.Context, q shard.Querier, after *shard.Key, limit int) ([]Failure, error) {
 	return nil, errSoon
 }
 

@@ -19,10 +19,10 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"shardedjob.dev/worker/shard"
 )
 
-// Key is shard.Key: a key in PostgreSQL's text form.
-type Key = string
 
 // Plan is what a worker works under.
 type Plan struct {
@@ -56,7 +56,7 @@ type Job struct {
 	Epoch int64
 	Slots int32
 	// Horizon is the greatest key to be worked; nil with HorizonAt set: the table was empty.
-	Horizon *Key
+	Horizon *shard.Key
 	// HorizonAt is when the horizon was found; nil: not yet.
 	HorizonAt *time.Time
 	// CompletedAt is when everything was done; nil: not yet.
@@ -66,30 +66,30 @@ type Job struct {
 // A Batch is what a selection found.
 type Batch struct {
 	// Keys are locked and to be worked, ascending.
-	Keys []Key
+	Keys []shard.Key
 	// Locked are keys whose rows another session has locked, or has just deleted.
-	Locked []Key
+	Locked []shard.Key
 	// Gone are keys that were asked for, or just read, whose rows are deleted, moved to another key, or no longer in scope.
-	Gone []Key
+	Gone []shard.Key
 	// End is the key up to which the slot was searched: where the cursor is once Keys are done. Nil for Slot.Take.
-	End *Key
+	End *shard.Key
 }
 
 // A Move is what a transaction changes in what is remembered of a slot.
 type Move struct {
 	// To is the new cursor; nil: it stays.
-	To *Key
+	To *shard.Key
 	// Processed and Gone are the rows that this transaction has done and found gone.
 	Processed, Gone int
 	// Failed are rows that stay behind the cursor, to be tried again; with attempts 0 those that others have locked.
 	Failed []Failure
 	// Resolved are keys that were remembered as failed and are not any more.
-	Resolved []Key
+	Resolved []shard.Key
 }
 
 // A Failure is a row behind the cursor that is not done.
 type Failure struct {
-	Key Key
+	Key shard.Key
 	// Attempts that failed; 0: locked by another session when the cursor passed.
 	Attempts int32
 	// Reason is a clause for a person, without the content of the row.
