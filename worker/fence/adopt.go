@@ -9,7 +9,7 @@ import (
 
 // wants says whether a session is slot k's own worker: a stranger that holds an intent asks for nothing.
 func (h *Holder) wants(g Group, k int32) bool {
-	return h != nil && h.of(g) && h.Identity.Ordinal == k
+	return h != nil && h.Of(g) && h.Identity.Ordinal == k
 }
 
 // adopt takes a slot that is not this worker's, or leaves it: to wait for it would be to stand in its own worker's way.
@@ -33,7 +33,7 @@ func (e *entry) ask(ctx context.Context, v view) error {
 	switch {
 	case v.slot == nil: // taken since the look
 		return nil
-	case !v.slot.of(e.claim.Group):
+	case !v.slot.Of(e.claim.Group):
 		e.foreign(*v.slot)
 		return nil
 	}

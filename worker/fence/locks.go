@@ -64,8 +64,8 @@ func (h Holder) Epoch() int64 { return h.mark().epoch() }
 // Slots of an epoch lock.
 func (h Holder) Slots() int32 { return h.mark().slots() }
 
-// of says whether the session is a worker of the group.
-func (h Holder) of(g Group) bool { return h.Ours && h.Identity.GroupHash == g.Hash() }
+// Of says whether the session is a worker of the group.
+func (h Holder) Of(g Group) bool { return h.Ours && h.Identity.GroupHash == g.Hash() }
 
 // Who names the session for people: "pid 4711 (thumbnails-2)", or all that is known of a stranger.
 func (h Holder) Who() string {

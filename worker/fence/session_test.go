@@ -84,7 +84,7 @@ func TestA08HolderOfTheLockIsTheWriter(t *testing.T) {
 	kinds := map[Kind]int{}
 	for _, h := range holders {
 		kinds[h.Kind()]++
-		if h.PID != writer || h.PID != int32(s.PID()) || h.User != "postgres" || !h.of(g) || h.BackendStart.IsZero() || !h.Address.IsValid() {
+		if h.PID != writer || h.PID != int32(s.PID()) || h.User != "postgres" || !h.Of(g) || h.BackendStart.IsZero() || !h.Address.IsValid() {
 			t.Errorf("holder %+v, writer %d", h, writer)
 		}
 		if (h.Kind() == KindSlot) != (h.Mode == Exclusive) {

@@ -49,7 +49,7 @@ func judge(g Group, m mark, k, me int32, holders []Holder) (v view) {
 				v.block = h
 			}
 		case h.Key.Class != epoch.Class || h.Kind() != KindEpoch:
-		case !h.of(g):
+		case !h.Of(g):
 			v.strays = append(v.strays, *h)
 		case h.mark() > m:
 			if v.newer == nil || h.mark() > v.newer.mark() {
