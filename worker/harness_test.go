@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -127,21 +128,40 @@ func newJob(t *testing.T, server *postgres.Server, rows int, statement string) *
 	if server == nil {
 		server = postgres.ForTest(t)
 	}
-	j := &job{t: t, server: server, uri: server.NewDB(t), dir: t.TempDir(), pods: map[int32]*pod{}}
-	j.name = fmt.Sprintf("job-%d", time.Now().UnixNano()%1e9)
+	j := &job{t: t, server: server, uri: server.NewDB(t)}
 	j.connect()
 	j.exec(fmt.Sprintf(fixture, rows))
-	var err error
-	if j.client, err = kubernetes.NewForConfig(api.Config()); err != nil {
-		t.Fatal(err)
-	}
 	j.plan = v1alpha1.Plan{
-		FormatVersion: v1alpha1.PlanFormatVersion, UID: types.UID(fmt.Sprintf("%08x-uid-of-%s", time.Now().UnixNano()%1e9, j.name)),
-		Group: "default/" + j.name, Generation: 1, Epoch: 0, HandoverSeconds: 15, AdoptAfterSeconds: 30, Mode: v1alpha1.ModeBackfill,
+		FormatVersion: v1alpha1.PlanFormatVersion,
+		Generation:    1, HandoverSeconds: 15, AdoptAfterSeconds: 30, Mode: v1alpha1.ModeBackfill,
 		Table:   v1alpha1.TableSpec{Schema: "public", Name: "t", Key: "id", Pending: "NOT done"},
 		Process: v1alpha1.ProcessSpec{SQL: &v1alpha1.SQLProcess{Statement: statement}},
 		Batch:   v1alpha1.BatchSpec{Rows: 100, TimeoutSeconds: 10},
 		Failure: v1alpha1.FailureSpec{MaxAttempts: 2, WhenExhausted: v1alpha1.HoldExhausted},
+	}
+	return j.create()
+}
+
+// newJobOn makes another job with the same plan on the same table, as when it is deleted and made again.
+func newJobOn(t *testing.T, old *job) *job {
+	t.Helper()
+	j := &job{t: t, server: old.server, uri: old.uri, db: old.db, plan: old.plan}
+	return j.create()
+}
+
+// create gives a job a name and an identity of its own.
+func (j *job) create() *job {
+	t := j.t
+	t.Helper()
+	j.dir, j.pods = t.TempDir(), map[int32]*pod{}
+	j.name = fmt.Sprintf("job-%d", time.Now().UnixNano()%1e9)
+	j.plan.UID = types.UID(fmt.Sprintf("%08x-uid-of-%s", time.Now().UnixNano()%1e9, j.name))
+	if j.plan.Group == "" {
+		j.plan.Group = "default/" + j.name
+	}
+	var err error
+	if j.client, err = kubernetes.NewForConfig(api.Config()); err != nil {
+		t.Fatal(err)
 	}
 	for _, name := range []string{v1alpha1.PlanName(j.name), v1alpha1.ReportName(j.name)} {
 		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}
@@ -287,6 +307,20 @@ func (j *job) startWith(ordinal int32, change func(*process)) {
 		close(running.exited)
 	}()
 	j.pods[ordinal] = running
+}
+
+// withoutAPI starts a worker whose way to the API server is cut.
+func (j *job) withoutAPI(p *process) {
+	j.t.Helper()
+	raw, err := os.ReadFile(api.Kubeconfig())
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	p.Kubeconfig = filepath.Join(j.dir, "kubeconfig")
+	host := strings.TrimPrefix(api.Config().Host, "https://")
+	if err := os.WriteFile(p.Kubeconfig, []byte(strings.ReplaceAll(string(raw), host, "127.0.0.1:1")), 0o600); err != nil {
+		j.t.Fatal(err)
+	}
 }
 
 // signal sends a signal to a worker.

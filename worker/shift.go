@@ -7,15 +7,10 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"shardedjob.dev/api/v1alpha1"
-	"shardedjob.dev/worker/coordinator"
 	"shardedjob.dev/worker/fence"
-	"shardedjob.dev/worker/heartbeat"
 	"shardedjob.dev/worker/internal/sleep"
 	"shardedjob.dev/worker/preflight"
-	"shardedjob.dev/worker/shard"
 )
 
 const (
@@ -37,54 +32,45 @@ const (
 	lastWord = 2 * time.Second
 )
 
-// table is a checked table.
-type table struct {
-	shard.Table
-}
-
-// AnyPending says whether any row in scope is pending.
-func (t *table) AnyPending(ctx context.Context, s *fence.Session) (bool, error) {
-	// The check may have to read the whole table; its context bounds it.
-	conn := s.Conn()
-	if _, err := conn.Exec(ctx, "SET statement_timeout = 0"); err != nil {
-		return false, fmt.Errorf("lift the statement timeout: %w", err)
-	}
-	return shard.AnyPending(ctx, conn, t.Table)
-}
-
-// countTimeout bounds an exact count of the pending rows; beyond it the planner's estimate does.
-const countTimeout = 3 * time.Second
-
-// CountPending counts or estimates the rows that are pending.
-func (t *table) CountPending(ctx context.Context, s *fence.Session) (int64, error) {
-	c, err := shard.CountPending(ctx, s.Conn(), t.Table, countTimeout)
-	return c.Rows, err
-}
-
-// shift is a worker's time on one session.
+// shift is a worker's time on one session: the one on which it works its own slot, or the adopter's.
 type shift struct {
 	*Worker
+	state   *state // what this session lets the world know, in place of the worker's
 	session *fence.Session
 	group   fence.Group
 	checked *v1alpha1.Plan // whose table and statement have been checked on this session
+	table   *table         // as it was checked
 
 	lookedAt, beatAt time.Time
+}
+
+// adopts says that this is the adopter's session.
+func (s *shift) adopts() bool { return s.state == &s.adopter.state }
+
+// post puts up a notice, or takes it down. Only the worker's own session speaks for it.
+func (s *shift) post(p *v1alpha1.Problem) {
+	if !s.adopts() {
+		s.notices.post(p)
+	}
+}
+
+// claim is what this session wants under a plan.
+func (s *shift) claim(plan v1alpha1.Plan, slot int32) fence.Claim {
+	return fence.Claim{
+		Group: s.group, UID: string(s.cfg.JobUID), Ordinal: s.ordinal, Slot: slot, Epoch: plan.Epoch, Slots: plan.Slots,
+		Handover: time.Duration(plan.HandoverSeconds) * time.Second,
+	}
 }
 
 // hold opens a session and works on it until it is lost, the job pauses or the context ends. Only the loss of the session
 // is an error.
 func (w *Worker) hold(ctx context.Context, plan v1alpha1.Plan) error {
-	group := fence.NewGroup(plan.Group)
-	connectCtx, cancel := context.WithTimeout(ctx, connectTimeout)
-	session, err := w.connect(connectCtx, group, "", nil)
-	cancel()
+	s, err := w.open(ctx, plan, &w.state, "")
 	if err != nil {
 		return err
 	}
-	s := &shift{Worker: w, session: session, group: group}
 	defer s.end(ctx)
-	w.state.session(session.PID(), false)
-	w.log.Info("Session opened", "pid", session.PID())
+	defer w.adopter.assign(nil) // who has no slot of its own looks after no other
 	for ctx.Err() == nil {
 		changed := w.feed.Changed()
 		plan, _ := w.feed.Current()
@@ -92,11 +78,25 @@ func (w *Worker) hold(ctx context.Context, plan v1alpha1.Plan) error {
 			return nil
 		}
 		w.state.follow(plan)
-		if err := s.round(ctx, plan, changed); err != nil {
+		if err := s.round(ctx, plan, changed, w.ordinal); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// open begins a shift.
+func (w *Worker) open(ctx context.Context, plan v1alpha1.Plan, st *state, role string) (*shift, error) {
+	group := fence.NewGroup(plan.Group)
+	connectCtx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	session, err := w.connect(connectCtx, group, role, nil)
+	if err != nil {
+		return nil, err
+	}
+	st.session(session.PID(), false)
+	w.log.Info("Session opened", "pid", session.PID(), "role", role)
+	return &shift{Worker: w, state: st, session: session, group: group}, nil
 }
 
 // end says a last word, and ends the session and with it all locks.
@@ -110,40 +110,45 @@ func (s *shift) end(ctx context.Context) {
 	_ = s.session.Close(ctx)
 }
 
-// round follows one plan as far as it goes: check, claim, enter, work. It returns nil when the plan has changed or a pause
-// is over, to be called again, and an error when the session is lost.
-func (s *shift) round(ctx context.Context, plan v1alpha1.Plan, changed <-chan struct{}) error {
-	claim := fence.Claim{
-		Group: s.group, UID: string(s.cfg.JobUID), Ordinal: s.ordinal, Slot: s.ordinal, Epoch: plan.Epoch, Slots: plan.Slots,
-		Handover: time.Duration(plan.HandoverSeconds) * time.Second,
-	}
+// round follows one plan as far as it goes: check, claim, enter, work. It returns nil when the plan has changed, a pause
+// is over or an adopted slot is given up, to be called again, and an error when the session is lost.
+func (s *shift) round(ctx context.Context, plan v1alpha1.Plan, changed <-chan struct{}, slot int32) error {
+	claim := s.claim(plan, slot)
 	// The group first: only who has a right to its name may speak in it, and stand for its coordinator.
 	if !s.joined() {
 		if err := s.session.Join(ctx, claim); err != nil {
 			return s.refused(ctx, err, plan, changed)
 		}
 	}
-	if problem, err := s.check(ctx, plan); problem != nil || err != nil {
-		if err != nil {
-			return err
+	if !plan.Forget { // what is to be forgotten may be of a table that is gone
+		if problem, err := s.check(ctx, plan); problem != nil || err != nil {
+			if err != nil {
+				return err
+			}
+			return s.wait(ctx, plan, changed, problem)
 		}
-		return s.wait(ctx, plan, changed, problem)
-	}
-	claim.TableOID = s.oid()
-	if err := s.session.Join(ctx, claim); err != nil {
-		return s.refused(ctx, err, plan, changed)
+		claim.TableOID = s.conflictOID()
+		if err := s.session.Join(ctx, claim); err != nil {
+			return s.refused(ctx, err, plan, changed)
+		}
 	}
 	s.state.problem(nil)
 	s.state.session(s.session.PID(), true)
-	if s.ordinal >= plan.Slots {
-		s.notices.post(nil)
-		s.state.set(v1alpha1.SlotWaiting, fmt.Sprintf("no slot for ordinal %d of %d", s.ordinal, plan.Slots))
+	if slot >= plan.Slots {
+		s.post(nil)
+		s.state.set(v1alpha1.SlotWaiting, fmt.Sprintf("no slot for ordinal %d of %d", slot, plan.Slots))
 		return s.rest(ctx, claim, changed, time.Hour)
 	}
 	if err := s.enter(ctx, plan, claim); err != nil {
 		return s.refused(ctx, err, plan, changed)
 	}
-	return s.work(ctx, plan, claim)
+	err := s.begin(ctx, plan, claim, changed)
+	if s.session.Lost() != nil {
+		return err
+	}
+	leave, cancel := bounded(ctx, callTimeout)
+	defer cancel()
+	return errors.Join(err, s.session.Leave(leave))
 }
 
 // joined says whether this session has claimed the group.
@@ -151,10 +156,21 @@ func (s *shift) joined() bool {
 	return s.session.Holds(fence.OwnerKey(s.group, string(s.cfg.JobUID)))
 }
 
-func (s *shift) oid() uint32 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// conflictOID is the table whose rows other groups must leave alone, 0 if there is none: cursors of two groups are no
+// matter of each other.
+func (s *shift) conflictOID() uint32 {
+	if !s.table.remembers() {
+		return 0
+	}
 	return s.table.OID
+}
+
+// kept is what is remembered of failed rows.
+func (s *shift) kept() *memory {
+	if s.adopts() {
+		return &s.adopter.kept
+	}
+	return &s.Worker.kept
 }
 
 // check looks at table and statement, unless that was done for this plan on this session.
@@ -172,10 +188,11 @@ func (s *shift) check(ctx context.Context, plan v1alpha1.Plan) (*v1alpha1.Proble
 	if problem != nil || err != nil {
 		return problem, err
 	}
-	s.mu.Lock()
-	s.table = &table{checked}
-	s.mu.Unlock()
+	s.table = &table{Table: checked, group: plan.Group}
 	s.checked = &plan
+	s.mu.Lock()
+	s.Worker.table = s.table
+	s.mu.Unlock()
 	return nil, nil
 }
 
@@ -184,10 +201,10 @@ func (s *shift) refused(ctx context.Context, err error, plan v1alpha1.Plan, chan
 	var conflict *fence.ConflictError
 	var newer *fence.SupersededError
 	switch {
-	case ctx.Err() != nil || errors.Is(err, context.Canceled):
+	case ctx.Err() != nil || errors.Is(err, context.Canceled), errors.Is(err, fence.ErrSlotTaken):
 		return s.session.Lost()
 	case errors.As(err, &newer):
-		s.followLocks(newer)
+		s.followNewer(newer.Epoch, newer.Slots, newer)
 		if s.repartitioned(plan) {
 			return nil
 		}
@@ -197,12 +214,12 @@ func (s *shift) refused(ctx context.Context, err error, plan v1alpha1.Plan, chan
 		if conflict.Kind == fence.ConflictOwner {
 			// Not our group to speak in.
 			s.state.problem(problem)
-			s.notices.post(problem)
+			s.post(problem)
 			sleep.For(ctx, time.Second+rand.N(time.Second))
 			return s.session.Ping(ctx)
 		}
 		// The claim to the group went with the one to the table.
-		claim := fence.Claim{Group: s.group, UID: string(s.cfg.JobUID), Ordinal: s.ordinal, Slot: s.ordinal, Epoch: plan.Epoch, Slots: plan.Slots}
+		claim := s.claim(plan, s.ordinal)
 		if err := s.session.Join(ctx, claim); err != nil && !errors.As(err, &conflict) {
 			return err
 		}
@@ -231,114 +248,9 @@ func (s *shift) wait(ctx context.Context, plan v1alpha1.Plan, changed <-chan str
 		s.state.session(s.session.PID(), false)
 		s.state.problem(problem)
 		s.state.set(v1alpha1.SlotWaiting, problem.Message)
-		s.notices.post(nil) // the coordinator hears of it
+		s.post(nil) // the coordinator hears of it
 	}
-	claim := fence.Claim{Group: s.group, Ordinal: s.ordinal, Slot: s.ordinal, Epoch: plan.Epoch, Slots: plan.Slots}
-	return s.rest(ctx, claim, changed, problemRetry/2+rand.N(problemRetry))
-}
-
-// rest keeps the session alive, looks around and sends heartbeats, until the plan changes, the time is over, or a newer
-// plan is seen in the locks.
-func (s *shift) rest(ctx context.Context, claim fence.Claim, changed <-chan struct{}, d time.Duration) error {
-	until := time.Now().Add(d)
-	for time.Now().Before(until) {
-		if newer, err := s.look(ctx, claim); newer || err != nil {
-			return err
-		}
-		if err := s.beat(ctx, false); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-			return nil
-		case <-time.After(min(pollEvery, time.Until(until))):
-		}
-	}
-	return nil
-}
-
-// look looks at the group's locks, if it is time to, and says whether a newer plan is there.
-func (s *shift) look(ctx context.Context, claim fence.Claim) (newer bool, err error) {
-	if time.Since(s.lookedAt) < fence.LookInterval(claim.Slots) {
-		return false, nil
-	}
-	s.lookedAt = time.Now()
-	ctx, cancel := bounded(ctx, callTimeout)
-	defer cancel()
-	holders, err := fence.Holders(ctx, s.session.Conn(), s.group)
-	if err != nil {
-		return false, err
-	}
-	vacant, chief := coordinator.Vacant(holders)
-	if chief == nil {
-		s.state.led("")
-	} else {
-		s.state.led(v1alpha1.PodName(s.cfg.Job, chief.Identity.Ordinal))
-	}
-	if vacant && s.joined() {
-		s.mu.Lock()
-		candidate := s.candidate
-		s.mu.Unlock()
-		candidate.Vacancy()
-	}
-	superseded, err := s.session.SupersededAmong(claim, holders)
-	if err != nil || superseded == nil {
-		return false, err
-	}
-	s.followLocks(superseded)
-	return true, nil
-}
-
-// followLocks takes over the partition that the locks of other workers show, since the API server may be away.
-func (s *shift) followLocks(newer *fence.SupersededError) {
-	if s.feed.Follow(newer.Epoch, newer.Slots) {
-		s.log.Info("Following a newer plan that other workers have", "epoch", newer.Epoch, "slots", newer.Slots)
-		return
-	}
-	// Follow also refuses what the feed has got in the meantime; only a rival, the same epoch with another number of slots,
-	// takes a plan above it to settle, so ask for one.
-	if now, _ := s.feed.Current(); newer.Epoch == now.Epoch && newer.Slots != now.Slots {
-		s.state.update(func(b *heartbeat.Beat) {
-			b.HighestEpoch = max(b.HighestEpoch, min(newer.Epoch+1, v1alpha1.MaxEpoch))
-			b.Message = newer.Error() + "; waiting for a plan that settles it"
-		})
-	}
-}
-
-// beat sends a heartbeat at most once a second: at once if there is news, and if only the count has changed as often as a
-// worker looks at the locks: rows that a killed worker has done since its last heartbeat are missing from the count, and
-// the coordinator has about a hundred heartbeats a second to read, however many workers there are.
-func (s *shift) beat(ctx context.Context, now bool) error {
-	since := time.Since(s.beatAt)
-	if !s.joined() || (!now && since < pollEvery) {
-		return nil
-	}
-	plan, _ := s.feed.Current()
-	look := fence.LookInterval(plan.Slots)
-	b, news := s.state.take(since >= look, now || since >= max(look, beatEvery))
-	if !news {
-		return nil
-	}
-	payload, err := heartbeat.Encode(b)
-	if err != nil {
-		return err
-	}
-	s.beatAt = time.Now()
-	ctx, cancel := bounded(ctx, callTimeout)
-	defer cancel()
-	_, err = s.session.Conn().Exec(ctx, "SELECT pg_notify($1, $2)", pgx.QueryExecModeExec, heartbeat.Channel(s.group.Hash()), payload)
-	if err != nil {
-		return fmt.Errorf("send a heartbeat: %w", err)
-	}
-	return nil
-}
-
-// bounded makes a context for a call to the database. A stop of the worker does not break it off, since that would end the
-// session, and with it the locks, in the middle of a batch.
-func bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), d)
+	return s.rest(ctx, s.claim(plan, s.ordinal), changed, problemRetry/2+rand.N(problemRetry))
 }
 
 // enter takes the slot. It ends early when the plan changes its partition.

@@ -26,6 +26,8 @@ type Status struct {
 	Message string             `json:"message,omitempty"`
 	// SessionPID is the server process that holds the locks; 0 without a session.
 	SessionPID uint32 `json:"sessionPid,omitempty"`
+	// Adopts are the slots that the worker looks after beside its own.
+	Adopts []int32 `json:"adopts,omitempty"`
 	// Processed and Failed count rows since the process started.
 	Processed int64 `json:"processed"`
 	Failed    int64 `json:"failed"`
@@ -62,6 +64,13 @@ func (s *state) update(change func(*heartbeat.Beat)) {
 // follow notes the plan that the worker obeys.
 func (s *state) follow(p v1alpha1.Plan) {
 	s.update(func(b *heartbeat.Beat) { b.Epoch, b.Slots, b.Generation = p.Epoch, p.Slots, p.Generation })
+}
+
+// serve notes which slot an adopter turns to.
+func (s *state) serve(slot int32) {
+	s.update(func(b *heartbeat.Beat) {
+		b.Slot, b.State, b.Message, b.Warning, b.Failed, b.Problem = slot, v1alpha1.SlotWaiting, "", "", 0, nil
+	})
 }
 
 // set notes what is going on in the slot.

@@ -10,12 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"shardedjob.dev/api/v1alpha1"
+	"shardedjob.dev/worker/cursor"
 	"shardedjob.dev/worker/database"
 	"shardedjob.dev/worker/fence"
 	"shardedjob.dev/worker/heartbeat"
 	"shardedjob.dev/worker/internal/sleep"
 	"shardedjob.dev/worker/process"
-	"shardedjob.dev/worker/shard"
 )
 
 // retry is the pause after a batch that failed for no fault of a row while the session lives on, such as a deadlock.
@@ -24,22 +24,111 @@ var retry = wait.Backoff{Duration: 20 * time.Millisecond, Factor: 2, Jitter: 1, 
 // longTrouble is the pause from which on trouble is worth a word: shorter ones pass by themselves every day.
 const longTrouble = time.Second
 
-// work processes the slot batch by batch until there is another plan to follow or the context ends, and then lets go of the
-// slot. Everything that is not a batch happens between two batches. An error means that the session must not be used again.
-func (s *shift) work(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim) error {
-	s.log.Info("Slot taken", "slot", s.ordinal, "epoch", plan.Epoch, "slots", plan.Slots, "generation", plan.Generation)
-	s.mu.Lock()
-	reader := shard.NewReader(s.table.Table, plan.Slots, s.ordinal)
-	s.mu.Unlock()
-	runner := process.NewRunner(reader, process.NewSettings(plan))
+// begin does what is to be done with a slot whose lock is held.
+func (s *shift) begin(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim, changed <-chan struct{}) error {
+	if plan.Forget {
+		return s.forget(ctx, plan, claim, changed)
+	}
+	if s.table.remembers() {
+		return s.work(ctx, plan, claim, s.kept().runner(s.table.Table, plan, claim.Slot))
+	}
+	runner, problem, err := s.resume(ctx, plan, claim.Slot)
+	var stale *cursor.StaleError
+	switch {
+	case errors.As(err, &stale):
+		s.followNewer(stale.Epoch, stale.Slots, stale)
+		if s.repartitioned(plan) {
+			return nil
+		}
+		return s.waitUnheld(ctx, plan, claim, changed, nil)
+	case err != nil:
+		return s.outage(ctx, err)
+	case problem != nil:
+		return s.waitUnheld(ctx, plan, claim, changed, problem)
+	}
+	return s.work(ctx, plan, claim, runner)
+}
+
+// resume reads where the slot's cursor is, after the database has confirmed the plan: step 4 and 5 of the entry protocol.
+func (s *shift) resume(ctx context.Context, plan v1alpha1.Plan, slot int32) (runner, *v1alpha1.Problem, error) {
+	ctx, cancel := bounded(ctx, checkTimeout)
+	defer cancel()
+	conn, p := s.session.Conn(), cursorPlan(plan)
+	for _, step := range []func() (*v1alpha1.Problem, error){
+		func() (*v1alpha1.Problem, error) { return cursor.Prepare(ctx, conn) },
+		func() (*v1alpha1.Problem, error) { return cursor.Enter(ctx, conn, p, s.table.Table) },
+		func() (*v1alpha1.Problem, error) { return cursor.Check(ctx, conn, p, s.table.Table) },
+	} {
+		if problem, err := step(); problem != nil || err != nil {
+			return nil, problem, err
+		}
+	}
+	opened, err := cursor.Open(ctx, conn, p, s.table.Table, slot)
+	if err != nil {
+		return nil, nil, err
+	}
+	return process.NewCursorRunner(p, s.table.Table, slot, opened, process.NewSettings(plan)), nil, nil
+}
+
+// forget drops what the group has in the database, and then holds the slot, so that nobody works, until there is another
+// plan.
+func (s *shift) forget(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim, changed <-chan struct{}) error {
+	call, cancel := bounded(ctx, checkTimeout)
+	defer cancel()
+	if err := cursor.Forget(call, s.session.Conn(), cursorPlan(plan)); err != nil {
+		return s.outage(ctx, err)
+	}
+	s.log.Info("The group's progress is forgotten")
+	s.post(nil)
+	s.state.set(v1alpha1.SlotDrained, "the progress is forgotten")
+	return s.rest(ctx, claim, changed, time.Hour)
+}
+
+// outage puts up with an error that leaves the session usable, for a while.
+func (s *shift) outage(ctx context.Context, err error) error {
+	if s.fatal(err) {
+		return err
+	}
+	s.log.Warn("Cannot read the progress", "error", database.Describe(err))
+	s.state.problem(database.Problem(err))
+	sleep.For(ctx, longTrouble)
+	return nil
+}
+
+// waitUnheld waits without the slot, which others may be able to work.
+func (s *shift) waitUnheld(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim, changed <-chan struct{}, problem *v1alpha1.Problem) error {
+	leave, cancel := bounded(ctx, callTimeout)
+	defer cancel()
+	if err := s.session.Leave(leave); err != nil {
+		return err
+	}
+	return s.wait(ctx, plan, changed, problem)
+}
+
+// runner does the work of a slot, batch by batch.
+type runner interface {
+	Step(ctx context.Context, s process.Session) (process.Result, error)
+	Reload(process.Settings)
+	// Waiting counts the rows that failed and are tried again, Exhausted those that failed every attempt.
+	Waiting() int
+	Exhausted() int
+}
+
+// work processes the slot batch by batch until there is another plan to follow, an adopter's turn is over or the context
+// ends. Everything that is not a batch happens between two batches. An error means that the session must not be used again.
+func (s *shift) work(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim, runner runner) error {
+	s.log.Info("Slot taken", "slot", claim.Slot, "epoch", plan.Epoch, "slots", plan.Slots, "generation", plan.Generation)
+	defer s.log.Info("Slot let go", "slot", claim.Slot, "epoch", plan.Epoch)
 	s.state.set(v1alpha1.SlotWorking, "")
-	s.state.update(func(b *heartbeat.Beat) { b.Failed = 0 })
+	s.state.update(func(b *heartbeat.Beat) { b.Failed = int64(runner.Exhausted()) })
+	defer s.farewell(ctx)
+	turn := turn{shift: s, claim: claim, until: time.Now().Add(adoptedTurn)}
 	backoff := retry
 	var due time.Time // when to take the next step
 	for ctx.Err() == nil {
 		changed := s.feed.Changed()
 		now, _ := s.feed.Current()
-		if s.repartitioned(plan) || now.Process.SQL.Statement != plan.Process.SQL.Statement {
+		if s.repartitioned(plan) || now.Process.SQL.Statement != plan.Process.SQL.Statement || now.Forget {
 			break // a new statement is checked before it runs
 		}
 		if now.Generation != plan.Generation {
@@ -56,6 +145,11 @@ func (s *shift) work(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim)
 		if err := s.beat(ctx, false); err != nil {
 			return err
 		}
+		if s.adopts() {
+			if over, err := turn.over(ctx, due); over || err != nil {
+				return err
+			}
+		}
 		if pause := min(time.Until(due), pollEvery); pause > 0 {
 			s.idle(ctx, changed, pause)
 			continue
@@ -64,6 +158,10 @@ func (s *shift) work(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim)
 		if err != nil {
 			if s.fatal(err) {
 				return err
+			}
+			if errors.Is(err, cursor.ErrCursorMoved) {
+				s.log.Warn("The slot's cursor was moved by somebody else; entering anew", "slot", claim.Slot)
+				return nil
 			}
 			pause := backoff.Step()
 			if pause > longTrouble {
@@ -77,20 +175,24 @@ func (s *shift) work(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim)
 		s.show(result, runner)
 		due = result.Until
 	}
-	leave, cancel := bounded(ctx, callTimeout)
-	defer cancel()
-	if err := s.session.Leave(leave); err != nil {
-		return err
-	}
-	s.log.Info("Slot let go", "slot", s.ordinal, "epoch", plan.Epoch)
-	s.state.set(v1alpha1.SlotWaiting, "handing over")
 	return nil
+}
+
+// farewell says that the slot is being let go. An adopter's last word of a slot stands until its next turn.
+func (s *shift) farewell(ctx context.Context) {
+	if s.adopts() {
+		if s.session.Lost() == nil {
+			_ = s.beat(ctx, true) // a lost session shows at the next call
+		}
+		return
+	}
+	s.state.set(v1alpha1.SlotWaiting, "handing over")
 }
 
 // step takes one step of the runner: one batch and a look at what is left, each statement of which has its own timeout; their
 // sum only ends what a dead server would never answer. Once the worker has to stop, a batch that outlives the hand-over
 // time is given up together with the session: the pod would be killed anyway.
-func (s *shift) step(stop context.Context, runner *process.Runner, plan v1alpha1.Plan) (process.Result, error) {
+func (s *shift) step(stop context.Context, runner runner, plan v1alpha1.Plan) (process.Result, error) {
 	ctx, cancel := bounded(stop, 2*time.Duration(plan.Batch.TimeoutSeconds)*time.Second+statementTimeout+callTimeout)
 	defer cancel()
 	defer context.AfterFunc(stop, func() { time.AfterFunc(time.Duration(plan.HandoverSeconds)*time.Second, cancel) })()
@@ -115,11 +217,12 @@ func (s *shift) fatal(err error) bool {
 }
 
 // show lets the world know how the slot stands after a step.
-func (s *shift) show(r process.Result, runner *process.Runner) {
-	s.notices.post(nil)
+func (s *shift) show(r process.Result, runner runner) {
+	s.post(nil)
 	s.state.update(func(b *heartbeat.Beat) {
 		b.Processed += int64(r.Processed)
-		b.Failed = int64(runner.Failures().Exhausted())
+		b.Warning = r.Waits
+		b.Failed = int64(runner.Exhausted())
 	})
 	switch r.State {
 	case process.Drained:
@@ -139,10 +242,10 @@ func (s *shift) show(r process.Result, runner *process.Runner) {
 		s.state.set(v1alpha1.SlotWorking, "the rows left are locked by other sessions")
 	case process.Retrying:
 		s.state.problem(nil)
-		s.state.set(v1alpha1.SlotWorking, fmt.Sprintf("%d rows failed and are tried again", runner.Failures().Waiting()))
+		s.state.set(v1alpha1.SlotWorking, fmt.Sprintf("%d rows failed and are tried again", runner.Waiting()))
 	default:
 		s.state.problem(nil)
-		s.state.set(v1alpha1.SlotWorking, "")
+		s.state.set(v1alpha1.SlotWorking, r.Waits)
 	}
 }
 

@@ -57,6 +57,8 @@ type Worker struct {
 	log     *slog.Logger
 	feed    *planfeed.Feed
 	state   state
+	kept    memory
+	adopter *adopter
 	notices *noticeBoard
 	metrics *metrics
 	store   *reportStore
@@ -85,6 +87,7 @@ func New(cfg Config) (*Worker, error) {
 	w.state.beat = heartbeat.Beat{Ordinal: ordinal, Slot: ordinal, Run: w.run, State: v1alpha1.SlotWaiting}
 	w.store = &reportStore{client: cfg.Client, namespace: cfg.Namespace, name: v1alpha1.ReportName(cfg.Job)}
 	w.notices = newNoticeBoard(w.store, ordinal, cfg.Pod, cfg.JobUID, cfg.Log)
+	w.adopter = newAdopter(w)
 	w.metrics = newMetrics(w)
 	return w, nil
 }
@@ -133,6 +136,7 @@ func (w *Worker) Run(ctx context.Context) error {
 			group.Go(func() { f(aside) })
 		})
 	}
+	group.Go(func() { w.adopter.run(loop) })
 	w.loop(loop)
 	stop()
 	group.Wait()
@@ -140,7 +144,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	case err := <-failed:
 		return err
 	default:
-		w.log.Info("Stopped", "processed", w.state.processed())
+		w.log.Info("Stopped", "processed", w.state.processed()+w.adopter.state.processed())
 		return nil
 	}
 }
@@ -205,6 +209,8 @@ func (w *Worker) Status() Status {
 	}
 	w.mu.Unlock()
 	w.state.fill(&st)
+	st.Processed += w.adopter.state.processed()
+	st.Adopts, _ = w.adopter.assignment()
 	return st
 }
 

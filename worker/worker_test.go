@@ -1,8 +1,6 @@
 package worker_test
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -268,16 +266,7 @@ func TestL11APIServerAway(t *testing.T) {
 	j.start(0, 1)
 	j.underWay(100)
 	j.mount()
-	nowhere := filepath.Join(j.dir, "kubeconfig")
-	raw, err := os.ReadFile(api.Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	host := strings.TrimPrefix(api.Config().Host, "https://")
-	if err := os.WriteFile(nowhere, []byte(strings.ReplaceAll(string(raw), host, "127.0.0.1:1")), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	j.startWith(2, func(p *process) { p.Kubeconfig = nowhere })
+	j.startWith(2, j.withoutAPI)
 	j.eventually("the worker has the mounted plan", 20*time.Second, func() bool { return j.status(2).Epoch == 1 })
 	j.publish(3)
 	j.eventually("all three slots are held", 30*time.Second, func() bool {

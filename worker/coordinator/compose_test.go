@@ -17,11 +17,12 @@ func world(changes ...func(*view)) view {
 		now:     noon,
 		plan:    v1alpha1.Plan{UID: "uid", Epoch: 3, Slots: 2, Generation: 7},
 		holders: map[int32]holder{0: {0, "thumbs-0", 3}, 1: {1, "thumbs-1", 3}},
-		beats:   map[int32]heard{},
+		own:     map[int32]heard{},
+		adopted: map[int32]heard{},
 	}
 	for k := range v.plan.Slots {
-		v.beats[k] = heard{at: noon, Beat: heartbeat.Beat{
-			Ordinal: k, Run: "r", Epoch: 3, Slots: 2, Generation: 7, HighestEpoch: 3, State: v1alpha1.SlotWorking, Processed: 10,
+		v.own[k] = heard{at: noon, Beat: heartbeat.Beat{
+			Ordinal: k, Slot: k, Run: "r", Epoch: 3, Slots: 2, Generation: 7, HighestEpoch: 3, State: v1alpha1.SlotWorking, Processed: 10,
 		}}
 	}
 	for _, change := range changes {
@@ -32,9 +33,9 @@ func world(changes ...func(*view)) view {
 
 func beat(k int32, change func(*heard)) func(*view) {
 	return func(v *view) {
-		b := v.beats[k]
+		b := v.own[k]
 		change(&b)
-		v.beats[k] = b
+		v.own[k] = b
 	}
 }
 
@@ -84,7 +85,7 @@ func TestComposeGenerationIsTheLowest(t *testing.T) {
 		"all run it":            {world(), 7},
 		"one is behind":         {world(beat(1, func(b *heard) { b.Generation = 6 })), 6},
 		"one follows the locks": {world(beat(0, func(b *heard) { b.Generation = 0 })), 0},
-		"one has not said":      {world(func(v *view) { delete(v.beats, 1) }), 0},
+		"one has not said":      {world(func(v *view) { delete(v.own, 1) }), 0},
 		"one is of an old plan": {world(beat(1, func(b *heard) { b.Epoch = 2 })), 0},
 	}
 	for name, tt := range tests {
@@ -161,5 +162,53 @@ func TestReportListsExceptionsFirst(t *testing.T) {
 	}
 	if r.SlotCounts.Working != 999 || r.SlotCounts.Unheld != 1 {
 		t.Errorf("counts %+v, want all 1000 slots counted", r.SlotCounts)
+	}
+}
+
+func TestComposeAdoptedSlots(t *testing.T) {
+	// Slot 1 has lost its worker; that of slot 0 works it.
+	adopted := func(change func(*view, *heard)) view {
+		return world(func(v *view) {
+			delete(v.own, 1)
+			v.holders[1] = holder{0, "thumbs-0", 3}
+			b := heard{at: noon, Beat: heartbeat.Beat{Ordinal: 0, Slot: 1, Run: "r+", Epoch: 3, Slots: 2, Generation: 7, State: v1alpha1.SlotWorking}}
+			change(v, &b)
+			v.adopted[1] = b
+		})
+	}
+	between := func(v *view) { delete(v.holders, 1) } // two turns
+	tests := map[string]struct {
+		view view
+		want v1alpha1.SlotState
+	}{
+		"held by the adopter":                    {adopted(func(*view, *heard) {}), v1alpha1.SlotAdopted},
+		"held by the adopter, nothing said yet":  {world(func(v *view) { delete(v.own, 1); v.holders[1] = holder{0, "thumbs-0", 3} }), v1alpha1.SlotAdopted},
+		"held by the adopter under an old epoch": {adopted(func(v *view, _ *heard) { v.holders[1] = holder{0, "thumbs-0", 2} }), v1alpha1.SlotWaiting},
+		"served in turn":                         {adopted(func(v *view, _ *heard) { between(v) }), v1alpha1.SlotAdopted},
+		"served in turn, long ago":               {adopted(func(v *view, b *heard) { between(v); b.at = noon.Add(-time.Minute) }), v1alpha1.SlotUnheld},
+		"served in turn under an old epoch":      {adopted(func(v *view, b *heard) { between(v); b.Epoch = 2 }), v1alpha1.SlotUnheld},
+		"its own worker is back and waits": {adopted(func(v *view, _ *heard) {
+			between(v)
+			v.own[1] = heard{at: noon, Beat: heartbeat.Beat{Ordinal: 1, Slot: 1, Run: "r", Epoch: 3}}
+		}), v1alpha1.SlotWaiting},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			for _, s := range compose(tt.view).SlotStatuses {
+				if s.Ordinal == 1 && s.State != tt.want {
+					t.Errorf("slot 1 is %s (%s), want %s", s.State, s.Message, tt.want)
+				}
+			}
+		})
+	}
+	done := adopted(func(v *view, b *heard) {
+		between(v)
+		b.State = v1alpha1.SlotDrained
+		own := v.own[0]
+		own.State = v1alpha1.SlotDrained
+		v.own[0] = own
+	})
+	if !done.drained(done.slots()) {
+		t.Error("a slot that is served in turn and drained keeps the job from being checked")
 	}
 }

@@ -76,12 +76,23 @@ func SeatName(r Role) string { return string(r) + " of " }
 // showRole renames the session.
 const showRole = "SELECT set_config('application_name', replace(current_setting('application_name'), $1, $2), false)"
 
-// Table answers what only the table knows. A nil Table means that it is not known yet.
+// Table answers what only the database knows. A nil Table means that it is not known yet.
 type Table interface {
-	// AnyPending says whether any row in scope is pending, over all slots.
-	AnyPending(ctx context.Context, s *fence.Session) (bool, error)
+	// By is what of a key picks its slot.
+	By() v1alpha1.ShardBy
+	// Completed is when nothing was left to do under the plan, over all slots; nil if something is. It may take long.
+	Completed(ctx context.Context, s *fence.Session, plan v1alpha1.Plan) (*time.Time, error)
 	// CountPending counts or, where that takes too long, estimates the rows that are pending.
-	CountPending(ctx context.Context, s *fence.Session) (int64, error)
+	CountPending(ctx context.Context, s *fence.Session, plan v1alpha1.Plan) (int64, error)
+	// Counts are the rows done and failed as the database knows them; nil where only the workers count.
+	Counts(ctx context.Context, s *fence.Session) (*Counts, error)
+	// Warnings are sentences for people about the table in so many slots.
+	Warnings(ctx context.Context, s *fence.Session, slots int32) ([]string, error)
+}
+
+// Counts are numbers of rows.
+type Counts struct {
+	Processed, Failed int64
 }
 
 // Store keeps the report where the operator finds it.
@@ -269,14 +280,16 @@ func (c *Candidate) serve(ctx context.Context, session *fence.Session, beats *in
 	}
 }
 
-// inbox keeps the newest beat of each worker.
+// inbox keeps the newest beat of each slot's own worker, and of whoever has adopted it.
 type inbox struct {
-	beats map[int32]heard
-	fresh []heartbeat.Beat
-	last  map[int32]int // by ordinal: where in fresh its newest beat is
+	own, adopted map[int32]heard // by slot
+	fresh        []heartbeat.Beat
+	last         map[int32]int // by seat: where in fresh its newest beat is
 }
 
-func newInbox() *inbox { return &inbox{beats: map[int32]heard{}, last: map[int32]int{}} }
+func newInbox() *inbox {
+	return &inbox{own: map[int32]heard{}, adopted: map[int32]heard{}, last: map[int32]int{}}
+}
 
 // receive is called by the connection while it waits for an answer, so on the coordinator's own goroutine.
 func (i *inbox) receive(n *pgconn.Notification) {
@@ -284,17 +297,21 @@ func (i *inbox) receive(n *pgconn.Notification) {
 	if err != nil {
 		return
 	}
-	i.beats[b.Ordinal] = heard{Beat: b, at: time.Now()}
+	by := i.own
+	if b.Slot != b.Ordinal {
+		by = i.adopted
+	}
+	by[b.Slot] = heard{Beat: b, at: time.Now()}
 	// A later beat of one run says all that the earlier one did. Nobody takes any while the API server is away.
-	if at, ok := i.last[b.Ordinal]; ok && i.fresh[at].Run == b.Run {
+	if at, ok := i.last[seat(b)]; ok && i.fresh[at].Run == b.Run {
 		i.fresh[at] = b
 		return
 	}
-	i.last[b.Ordinal] = len(i.fresh)
+	i.last[seat(b)] = len(i.fresh)
 	i.fresh = append(i.fresh, b)
 }
 
-// take returns the newest beat of each run since the last call, the runs of an ordinal in order.
+// take returns the newest beat of each run since the last call, the runs of a seat in order.
 func (i *inbox) take() []heartbeat.Beat {
 	fresh := i.fresh
 	i.fresh = nil

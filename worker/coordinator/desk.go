@@ -43,6 +43,8 @@ type desk struct {
 	beats   *inbox
 
 	tally   *tally
+	pace    pace
+	counts  *Counts // as the database has them
 	written *v1alpha1.Report
 	raw     string // as it was written
 	savedAt time.Time
@@ -58,6 +60,9 @@ type desk struct {
 	checkedAt   time.Time
 	connections *v1alpha1.Connections
 	roomAt      time.Time
+	warnings    []string  // about the table
+	warnedFor   int64     // the epoch they were found under
+	warnDue     time.Time // when to look again
 }
 
 // tick looks at the world once and writes the report if it has news. An error means that the session is of no use any
@@ -76,10 +81,10 @@ func (d *desk) tick(stop context.Context) error {
 		return err
 	}
 	for _, b := range d.beats.take() {
-		d.tally.add(b.Ordinal, b.Run, b.Processed)
+		d.tally.add(b)
 	}
 	v := view{
-		job: d.Job, plan: plan, now: time.Now(), beats: d.beats.beats, batchLimit: batchLimit(plan),
+		job: d.Job, plan: plan, now: time.Now(), own: d.beats.own, adopted: d.beats.adopted, batchLimit: batchLimit(plan),
 		holders: slotHolders(d.Job, d.Group, locks),
 	}
 	report := compose(v)
@@ -90,18 +95,22 @@ func (d *desk) tick(stop context.Context) error {
 			report.HighestEpoch = max(report.HighestEpoch, h.Epoch())
 		}
 	}
-	if err := d.countRows(ctx, v.now); err != nil {
+	if err := d.askTable(ctx, v.now, plan); err != nil {
 		return err
 	}
 	if err := d.countConnections(ctx, v.now); err != nil {
 		return err
 	}
 	report.Connections = d.connections
-	if report.CompleteTime == nil && v.drained(v.slots()) && v.now.Sub(d.checkedAt) >= checkEvery {
+	report.Warnings = warnings(report.Warnings, d.warnings)
+	if table := d.Table(); table != nil {
+		report.By = table.By()
+	}
+	if report.CompleteTime == nil && !plan.Forget && v.drained(v.slots()) && v.now.Sub(d.checkedAt) >= checkEvery {
 		// The check may take long; so what is known goes first.
 		d.figures(&report, v.now)
 		d.save(context.WithoutCancel(stop), report, v.now)
-		if report.CompleteTime, err = d.checkComplete(stop, changed); err != nil {
+		if report.CompleteTime, err = d.checkComplete(stop, plan, changed); err != nil {
 			return err
 		}
 	}
@@ -122,7 +131,7 @@ func (d *desk) leave(ctx context.Context) error {
 		return err
 	}
 	for _, b := range d.beats.take() {
-		d.tally.add(b.Ordinal, b.Run, b.Processed)
+		d.tally.add(b)
 	}
 	report := *d.written
 	d.figures(&report, time.Now())
@@ -146,18 +155,66 @@ func (d *desk) load(ctx context.Context) bool {
 	return true
 }
 
+// askTable renews what only the database knows.
+func (d *desk) askTable(ctx context.Context, now time.Time, plan v1alpha1.Plan) error {
+	if err := d.countDone(ctx); err != nil {
+		return err
+	}
+	if err := d.countRows(ctx, now, plan); err != nil {
+		return err
+	}
+	return d.lookForWarnings(ctx, now, plan)
+}
+
+// countDone asks for the rows that the database itself knows to be done.
+func (d *desk) countDone(ctx context.Context) error {
+	table := d.Table()
+	if table == nil {
+		return nil
+	}
+	counts, err := table.Counts(ctx, d.session)
+	if err != nil {
+		return d.putUp("count the rows that are done", err)
+	}
+	d.counts = counts
+	return nil
+}
+
+// processed is the database's count where it has one, else the sum of what the workers say.
+func (d *desk) processed() int64 {
+	if d.counts != nil {
+		return d.counts.Processed
+	}
+	return d.tally.processed()
+}
+
+// lookForWarnings looks at the table now and then, and anew for each partition.
+func (d *desk) lookForWarnings(ctx context.Context, now time.Time, plan v1alpha1.Plan) error {
+	table := d.Table()
+	if table == nil || plan.Slots == 0 || d.warnedFor == plan.Epoch && now.Before(d.warnDue) {
+		return nil
+	}
+	d.warnedFor, d.warnDue = plan.Epoch, now.Add(countEvery)
+	found, err := table.Warnings(ctx, d.session, plan.Slots)
+	if err != nil {
+		return d.putUp("look how evenly the slots are filled", err)
+	}
+	d.warnings = found
+	return nil
+}
+
 // countRows counts the pending rows now and then.
-func (d *desk) countRows(ctx context.Context, now time.Time) error {
+func (d *desk) countRows(ctx context.Context, now time.Time, plan v1alpha1.Plan) error {
 	table := d.Table()
 	if table == nil || now.Before(d.countDue) {
 		return nil
 	}
-	n, err := table.CountPending(ctx, d.session)
+	n, err := table.CountPending(ctx, d.session, plan)
 	if err != nil {
 		d.countDue = now.Add(countRetry)
 		return d.putUp("count the pending rows", err)
 	}
-	d.counted, d.pending, d.countDue, d.atCount = true, n, now.Add(countEvery), d.tally.processed()
+	d.counted, d.pending, d.countDue, d.atCount = true, n, now.Add(countEvery), d.processed()
 	return nil
 }
 
@@ -173,7 +230,7 @@ func (d *desk) putUp(doing string, err error) error {
 
 // checkComplete makes the check that alone can complete a job, and returns when it found nothing pending. A new plan breaks
 // it off, together with the session, so that whoever takes the seat then reports on that plan at once.
-func (d *desk) checkComplete(ctx context.Context, changed <-chan struct{}) (*metav1.Time, error) {
+func (d *desk) checkComplete(ctx context.Context, plan v1alpha1.Plan, changed <-chan struct{}) (*metav1.Time, error) {
 	table := d.Table()
 	if table == nil {
 		return nil, nil
@@ -187,22 +244,25 @@ func (d *desk) checkComplete(ctx context.Context, changed <-chan struct{}) (*met
 			cancel()
 		}
 	}()
-	pending, err := table.AnyPending(ctx, d.session)
+	at, err := table.Completed(ctx, d.session, plan)
 	d.checkedAt = time.Now()
 	if err != nil {
 		return nil, d.putUp("check that nothing is pending", err)
 	}
-	if pending {
+	if at == nil {
 		return nil, nil
 	}
-	d.Log.Info("Nothing is pending any more")
-	return &metav1.Time{Time: d.checkedAt.Truncate(time.Second)}, nil
+	d.Log.Info("Nothing is pending any more", "since", *at)
+	return &metav1.Time{Time: at.Truncate(time.Second)}, nil
 }
 
 // figures fills in progress.
 func (d *desk) figures(r *v1alpha1.Report, now time.Time) {
-	r.Processed = d.tally.processed()
-	r.RowsPerSecond = d.tally.rate(now)
+	r.Processed = d.processed()
+	r.RowsPerSecond = d.pace.rate(now, r.Processed)
+	if d.counts != nil {
+		r.Failed = d.counts.Failed
+	}
 	if d.counted {
 		remaining := max(d.pending-(r.Processed-d.atCount), 0)
 		if r.CompleteTime != nil {
@@ -314,7 +374,7 @@ func (d *desk) put(ctx context.Context, r v1alpha1.Report) error {
 
 // withoutFigures is what of a report is news at once.
 func withoutFigures(r v1alpha1.Report) v1alpha1.Report {
-	r.Processed, r.Failed, r.Remaining, r.RowsPerSecond = 0, 0, nil, 0
+	r.Processed, r.Failed, r.Remaining, r.RowsPerSecond, r.Warnings = 0, 0, nil, 0, nil
 	slots := make([]v1alpha1.SlotStatus, len(r.SlotStatuses))
 	for i, s := range r.SlotStatuses {
 		// How long something is waited for is part of the message.

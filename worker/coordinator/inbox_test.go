@@ -14,7 +14,7 @@ func TestInboxKeepsTheNewestBeatOfEachRun(t *testing.T) {
 	in := newInbox()
 	send := func(ordinal int32, run string, processed int64) {
 		t.Helper()
-		payload, err := heartbeat.Encode(heartbeat.Beat{Ordinal: ordinal, Run: run, Processed: processed})
+		payload, err := heartbeat.Encode(heartbeat.Beat{Ordinal: ordinal, Slot: ordinal, Run: run, Processed: processed})
 		if err != nil {
 			t.Fatal(err)
 		}

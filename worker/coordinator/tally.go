@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"shardedjob.dev/worker/heartbeat"
 )
 
 // CountersKey is the key of the report ConfigMap in which a coordinator leaves what its successor needs to go on
@@ -26,19 +28,20 @@ type run struct {
 }
 
 // tally adds up the rows that workers have processed. Each run of a worker process counts from 0; when a new run shows
-// up for an ordinal, the old one's count is kept and its name retired.
+// up for a seat, the old one's count is kept and its name retired.
 type tally struct {
 	UID     types.UID     `json:"uid"`
 	Base    int64         `json:"base"`
-	Runs    map[int32]run `json:"runs"`
+	Runs    map[int32]run `json:"runs"` // by seat
 	Retired []string      `json:"retired,omitempty"`
-
-	samples []sample
 }
 
-type sample struct {
-	at        time.Time
-	processed int64
+// seat is who counts: a worker on its own slot, or, below zero, the same worker on slots that it has adopted.
+func seat(b heartbeat.Beat) int32 {
+	if b.Slot != b.Ordinal {
+		return -1 - b.Ordinal
+	}
+	return b.Ordinal
 }
 
 func newTally(uid types.UID) *tally {
@@ -65,12 +68,13 @@ func (t *tally) encode() (string, error) {
 	return string(raw), nil
 }
 
-// add takes in that a run of an ordinal has processed so many rows in all.
-func (t *tally) add(ordinal int32, name string, processed int64) {
+// add takes in how many rows a run has processed in all.
+func (t *tally) add(b heartbeat.Beat) {
+	at, name, processed := seat(b), b.Run, b.Processed
 	if slices.Contains(t.Retired, name) {
 		return
 	}
-	now := t.Runs[ordinal]
+	now := t.Runs[at]
 	switch {
 	case now.Name == name:
 		processed = max(processed, now.Processed)
@@ -81,7 +85,7 @@ func (t *tally) add(ordinal int32, name string, processed int64) {
 			t.Retired = t.Retired[1:]
 		}
 	}
-	t.Runs[ordinal] = run{Name: name, Processed: processed}
+	t.Runs[at] = run{Name: name, Processed: processed}
 }
 
 // processed is the sum over all runs.
@@ -93,17 +97,27 @@ func (t *tally) processed() int64 {
 	return sum
 }
 
-// rate is rows per second over the last half minute, or as long as has been watched.
-func (t *tally) rate(now time.Time) int64 {
-	processed := t.processed()
-	t.samples = append(t.samples, sample{at: now, processed: processed})
+// pace is how fast a count grows.
+type pace struct {
+	samples []sample
+}
+
+type sample struct {
+	at        time.Time
+	processed int64
+}
+
+// rate takes in the count as it is now, and returns rows per second over the last half minute, or as long as has been
+// watched.
+func (p *pace) rate(now time.Time, processed int64) int64 {
+	p.samples = append(p.samples, sample{at: now, processed: processed})
 	// The newest sample that is at least one window old stays, as the window's start.
-	for len(t.samples) > 2 && now.Sub(t.samples[1].at) >= rateWindow {
-		t.samples = t.samples[1:]
+	for len(p.samples) > 2 && now.Sub(p.samples[1].at) >= rateWindow {
+		p.samples = p.samples[1:]
 	}
-	first := t.samples[0]
+	first := p.samples[0]
 	if seconds := now.Sub(first.at).Seconds(); seconds > 0 {
-		return int64(float64(processed-first.processed)/seconds + 0.5)
+		return int64(float64(max(0, processed-first.processed))/seconds + 0.5)
 	}
 	return 0
 }

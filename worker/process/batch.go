@@ -17,8 +17,8 @@ type Session interface {
 	VerifyLocks(rows pgx.Rows) error
 }
 
-// ErrCommitUnknown means that the connection was lost during COMMIT: the batch is either committed or not, and the rows
-// themselves tell, since they are pending or not.
+// ErrCommitUnknown means that the connection was lost during COMMIT: the batch is either committed or not. The rows
+// themselves tell, since they are pending or not, or the cursor does.
 var ErrCommitUnknown = errors.New("the outcome of the commit is not known")
 
 // Batch processes the selected rows in one transaction and three round trips: begin and select; statement, the check that
@@ -30,9 +30,10 @@ var ErrCommitUnknown = errors.New("the outcome of the commit is not known")
 // boundary, do not start another batch.
 func Batch(ctx context.Context, s Session, sql *SQL, timeoutSeconds int32, selection shard.Selection) ([]shard.Key, error) {
 	conn := s.Conn()
-	keys, err := begin(ctx, conn, timeoutSeconds, selection)
+	var keys []shard.Key
+	err := begin(ctx, conn, timeoutSeconds, func(trip *pgx.Batch) { selection.Queue(trip, &keys) })
 	if err == nil && len(keys) > 0 {
-		err = sql.Run(ctx, s, keys)
+		err = sql.Run(ctx, s, keys, After{Params: [][]byte{[]byte(shard.Array(keys))}, Read: nonePending})
 	}
 	if err != nil || len(keys) == 0 {
 		return keys, errors.Join(err, rollback(ctx, conn))
@@ -40,16 +41,17 @@ func Batch(ctx context.Context, s Session, sql *SQL, timeoutSeconds int32, selec
 	return keys, commit(ctx, conn)
 }
 
-// begin sets the timeout anew each time, because it may have changed, and so may have the session.
-func begin(ctx context.Context, conn *pgx.Conn, timeoutSeconds int32, selection shard.Selection) (keys []shard.Key, err error) {
+// begin opens a transaction with what selects the rows. It sets the timeout anew each time, because it may have changed, and
+// so may have the session.
+func begin(ctx context.Context, conn *pgx.Conn, timeoutSeconds int32, queue func(*pgx.Batch)) error {
 	var trip pgx.Batch
 	trip.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	trip.Queue(fmt.Sprintf("SET LOCAL statement_timeout = '%ds'", timeoutSeconds))
-	selection.Queue(&trip, &keys)
+	queue(&trip)
 	if err := conn.SendBatch(ctx, &trip).Close(); err != nil {
-		return nil, fmt.Errorf("begin a batch: %w", err)
+		return fmt.Errorf("begin a batch: %w", err)
 	}
-	return keys, nil
+	return nil
 }
 
 // rollback leaves the session outside a transaction; if it cannot, the session is lost, and the server rolls back.

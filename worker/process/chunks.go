@@ -60,10 +60,12 @@ func (c *Chunks) Failed(keys []shard.Key) (single bool) {
 
 // TimedOut is Failed for a batch that took too long; fresh batches become smaller.
 func (c *Chunks) TimedOut(keys []shard.Key) (single bool) {
-	c.size = max(1, min(c.size, len(keys)/2))
-	c.good = 0
+	c.Shrink(len(keys))
 	return c.Failed(keys)
 }
+
+// Shrink makes fresh batches smaller, since one of n rows took too long.
+func (c *Chunks) Shrink(n int) { c.size, c.good = max(1, min(c.size, n/2)), 0 }
 
 // Succeeded notes a batch of n rows that went well.
 func (c *Chunks) Succeeded(n int) {

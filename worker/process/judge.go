@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"shardedjob.dev/api/v1alpha1"
+	"shardedjob.dev/worker/cursor"
 	"shardedjob.dev/worker/database"
 	"shardedjob.dev/worker/shard"
 )
@@ -40,9 +41,7 @@ func (r *Runner) judge(ctx context.Context, s Session, keys []shard.Key, err err
 		return Result{}, false, err
 	case len(keys) == 0:
 		// Not the statement: the search for rows fails.
-		problem := database.Problem(err)
-		problem.Reason, problem.Message = v1alpha1.ReasonInvalidSQL, "the search for pending rows (table.where, table.pending) fails: "+database.Describe(err)
-		return Result{State: Failing, Until: r.now().Add(failingPause), Problem: problem}, false, nil
+		return Result{State: Failing, Until: r.now().Add(failingPause), Problem: searchProblem(err)}, false, nil
 	case class == database.ClassTimeout:
 		if r.chunks.TimedOut(keys) {
 			r.fail(keys[0], fmt.Sprintf("took longer than batch.timeoutSeconds (%d) by itself", r.settings.TimeoutSeconds))
@@ -70,16 +69,31 @@ func (r *Runner) fail(key shard.Key, reason string) {
 	r.circuit.fail(now)
 }
 
+// searchProblem is the problem that rows cannot be searched for.
+func searchProblem(err error) *v1alpha1.Problem {
+	problem := database.Problem(err)
+	problem.Reason, problem.Message = v1alpha1.ReasonInvalidSQL, "the search for rows (table.where, table.pending) fails: "+database.Describe(err)
+	return problem
+}
+
 // failing is the result that calls for a person.
 func (r *Runner) failing(until time.Time) Result {
-	what := fmt.Sprintf("%d rows failed every attempt", r.failures.Exhausted())
+	var example *cursor.Failure
+	for _, f := range r.failures.Sample(1) {
+		example = &cursor.Failure{Key: f.Key, Reason: f.Reason}
+	}
+	return failingResult(until, r.circuit, r.failures.Exhausted(), r.failures.Full(), example)
+}
+
+func failingResult(until time.Time, c circuit, exhausted int, full bool, example *cursor.Failure) Result {
+	what := fmt.Sprintf("%d rows failed every attempt", exhausted)
 	switch {
-	case r.circuit.trips > 0:
+	case c.trips > 0:
 		what = fmt.Sprintf("%d attempts in a row failed and none succeeded", tripAfter)
-	case r.failures.Full():
+	case full:
 		what = fmt.Sprintf("%d rows fail, more than are remembered", maxFailures)
 	}
-	for _, example := range r.failures.Sample(1) {
+	if example != nil {
 		what += fmt.Sprintf("; key %.100s: %s", example.Key, example.Reason)
 	}
 	return Result{State: Failing, Until: until, Problem: &v1alpha1.Problem{Reason: v1alpha1.ReasonRowsFailing, Message: what, Stalled: true}}

@@ -61,6 +61,8 @@ type Result struct {
 	Until time.Time
 	// Problem is set where a person must act.
 	Problem *v1alpha1.Problem
+	// Waits says what the slot waits for, if that is neither a row nor a person.
+	Waits string
 }
 
 // Pauses between looks at a slot in which nothing can be done.
@@ -97,7 +99,7 @@ func NewRunner(reader *shard.Reader, settings Settings) *Runner {
 // begin starts over: what failed under another statement may succeed now.
 func (r *Runner) begin(settings Settings) {
 	r.settings = settings
-	r.sql = NewSQL(r.reader, settings.Statement)
+	r.sql = NewSQL(r.reader.Table(), settings.Statement, r.reader.StillPendingSQL())
 	r.failures = NewFailures(settings.MaxAttempts)
 	r.chunks = NewChunks(settings.Rows)
 	r.sweep, r.circuit = sweep{window: r.sweep.window}, circuit{}
@@ -114,8 +116,11 @@ func (r *Runner) Reload(settings Settings) {
 	r.chunks.SetLimit(settings.Rows)
 }
 
-// Failures are the rows that failed and are still pending.
-func (r *Runner) Failures() *Failures { return r.failures }
+// Waiting counts the rows that failed and are tried again.
+func (r *Runner) Waiting() int { return r.failures.Waiting() }
+
+// Exhausted counts the rows that failed every attempt.
+func (r *Runner) Exhausted() int { return r.failures.Exhausted() }
 
 // Step does one batch, or finds out why there is none. An error is an outage, or says that the session or its locks are
 // lost: nothing is known to have happened, back off and go on, with another session if this one is closed.

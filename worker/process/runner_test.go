@@ -69,7 +69,7 @@ func TestJ02OneBadRowOfAHundred(t *testing.T) {
 			if state := w.run(); state != Failing || w.done != 99 {
 				t.Errorf("ends in %v with %d rows", state, w.done)
 			}
-			failed := w.Failures().Sample(5)
+			failed := w.failures.Sample(5)
 			if len(failed) != 1 || failed[0].Key != "57" || failed[0].Attempts != 3 || !strings.Contains(failed[0].Reason, c.reason) {
 				t.Errorf("failures %+v", failed)
 			}
@@ -114,7 +114,7 @@ func TestEverythingFailingStops(t *testing.T) {
 			break
 		}
 	}
-	if tried := w.Failures().Waiting(); attempts > 400 || tried > 101 {
+	if tried := w.failures.Waiting(); attempts > 400 || tried > 101 {
 		t.Errorf("tried %d rows in %d steps before it slowed down", tried, attempts)
 	}
 }
@@ -126,7 +126,7 @@ func TestA11ALongBatchIsSplit(t *testing.T) {
 	if state := w.run(); state != Failing || w.done != 5 {
 		t.Errorf("ends in %v with %d rows", state, w.done)
 	}
-	if f := w.Failures().Sample(1); len(f) != 1 || f[0].Key != "5" || !strings.Contains(f[0].Reason, "batch.timeoutSeconds (1)") {
+	if f := w.failures.Sample(1); len(f) != 1 || f[0].Key != "5" || !strings.Contains(f[0].Reason, "batch.timeoutSeconds (1)") {
 		t.Errorf("failures %+v", f)
 	}
 }
@@ -225,8 +225,8 @@ func TestAnOutageCostsNoAttempt(t *testing.T) {
 	if !killed || database.Classify(err) != database.ClassOutage || err == nil {
 		t.Fatalf("killed %v, got %v", killed, err)
 	}
-	if w.Failures().Waiting() != 0 {
-		t.Errorf("failures %+v", w.Failures().Sample(3))
+	if w.failures.Waiting() != 0 {
+		t.Errorf("failures %+v", w.failures.Sample(3))
 	}
 	w.session.conn = b.connect()
 	w.Reload(Settings{Statement: update, Rows: 10, TimeoutSeconds: 20, MaxAttempts: 3})
@@ -278,8 +278,8 @@ func TestG01DeadlocksWithTheApplication(t *testing.T) {
 	if err := <-stopped; err != nil {
 		t.Error(err)
 	}
-	if w.Failures().Exhausted()+w.Failures().Waiting() != 0 {
-		t.Errorf("a deadlock was taken for a bad row: %+v", w.Failures().Sample(3))
+	if w.failures.Exhausted()+w.failures.Waiting() != 0 {
+		t.Errorf("a deadlock was taken for a bad row: %+v", w.failures.Sample(3))
 	}
 	b.wantAllOnce()
 	if n := b.text("SELECT count(*)::text FROM other WHERE n <> 1"); n != "0" {

@@ -18,16 +18,24 @@ import (
 // SQL processes rows with the user's statement. It belongs to one session at a time, on which it keeps three
 // prepared statements.
 type SQL struct {
-	reader    *shard.Reader
+	table     shard.Table
 	statement string
+	after     string // runs after the statement, in the same transaction
 
 	conn  *pgx.Conn // where they are prepared; nil: nowhere
 	names [3]string
 }
 
-// NewSQL makes the processor of a statement that passed the preflight check.
-func NewSQL(reader *shard.Reader, statement string) *SQL {
-	return &SQL{reader: reader, statement: statement}
+// NewSQL makes the processor of a statement that passed the preflight check. The second statement, which follows it in each
+// transaction, says whether rows are left pending, or moves the cursor.
+func NewSQL(t shard.Table, statement, after string) *SQL {
+	return &SQL{table: t, statement: statement, after: after}
+}
+
+// An After is a run of the statement that follows the user's: its parameters in text format, and what reads its result.
+type After struct {
+	Params [][]byte
+	Read   func(pgx.Rows) error
 }
 
 // StillPendingError names keys that are pending after the statement ran for them: it did not do what it is for.
@@ -39,31 +47,34 @@ func (e *StillPendingError) Error() string {
 	return fmt.Sprintf("the statement left pending true for %d rows, among them key %.100s", len(e.Keys), e.Keys[0])
 }
 
-// Run runs the statement for the keys, in their order, in the transaction that the session is in, and looks in the same
-// round trip which of them are still pending, and whether the session has kept its locks. If a row is pending, it fails
-// with *StillPendingError. After an error the transaction has to be rolled back, else it may be committed.
-func (s *SQL) Run(ctx context.Context, session Session, keys []shard.Key) error {
+// nonePending fails with *StillPendingError if a row is pending.
+func nonePending(rows pgx.Rows) error {
+	left, err := shard.Keys(rows)
+	if err == nil && len(left) > 0 {
+		err = &StillPendingError{Keys: left}
+	}
+	return err
+}
+
+// Run runs the statement for the keys, in their order, in the transaction that the session is in, and in the same round trip
+// what comes after it, and a look whether the session has kept its locks. Without keys it leaves out the statement. After
+// an error the transaction has to be rolled back, else it may be committed.
+func (s *SQL) Run(ctx context.Context, session Session, keys []shard.Key, after After) error {
 	conn := session.Conn()
 	if err := s.prepare(ctx, conn); err != nil {
 		return fmt.Errorf("prepare the statement: %w", err)
 	}
-	params := [][]byte{[]byte(shard.Array(keys))}
 	var trip pgconn.Batch
-	trip.ExecPrepared(s.names[0], params, nil, nil)
-	trip.ExecPrepared(s.names[1], params, nil, nil)
+	var read []func(pgx.Rows) error
+	if len(keys) > 0 {
+		trip.ExecPrepared(s.names[0], [][]byte{[]byte(shard.Array(keys))}, nil, nil)
+		read = append(read, drop) // what the statement returns is of no interest
+	}
+	trip.ExecPrepared(s.names[1], after.Params, nil, nil)
 	trip.ExecParams(fence.SettleSQL, nil, nil, nil, nil)
 	trip.ExecPrepared(s.names[2], nil, nil, []int16{pgx.BinaryFormatCode})
+	read = append(read, after.Read, drop, session.VerifyLocks)
 	results := conn.PgConn().ExecBatch(ctx, &trip)
-	var left []shard.Key
-	read := []func(pgx.Rows) error{
-		drop, // what the statement returns is of no interest
-		func(rows pgx.Rows) (err error) {
-			left, err = shard.Keys(rows)
-			return err
-		},
-		drop,
-		session.VerifyLocks,
-	}
 	n := 0
 	var err error
 	for ; err == nil && n < len(read) && results.NextResult(); n++ {
@@ -77,8 +88,6 @@ func (s *SQL) Run(ctx context.Context, session Session, keys []shard.Key) error 
 		return fmt.Errorf("run the statement: %w", err)
 	case n < len(read):
 		return errors.New("run the statement: the server left out the check of the locks")
-	case len(left) > 0:
-		return &StillPendingError{Keys: left}
 	}
 	return nil
 }
@@ -101,7 +110,7 @@ func (s *SQL) Recheck(ctx context.Context, conn *pgx.Conn) (*v1alpha1.Problem, e
 			}
 		}
 	}
-	return preflight.Statement(ctx, conn, s.reader.Table(), s.statement)
+	return preflight.Statement(ctx, conn, s.table, s.statement)
 }
 
 // statements numbers prepared statements, whose names must not meet on a session.
@@ -114,12 +123,12 @@ func (s *SQL) prepare(ctx context.Context, conn *pgx.Conn) error {
 		return nil
 	}
 	n := statements.Add(1)
-	s.names = [...]string{fmt.Sprintf("sj_process_%d", n), fmt.Sprintf("sj_left_%d", n), fmt.Sprintf("sj_locks_%d", n)}
-	array := []uint32{s.reader.Table().KeyArrayOID}
+	s.names = [...]string{fmt.Sprintf("sj_process_%d", n), fmt.Sprintf("sj_after_%d", n), fmt.Sprintf("sj_locks_%d", n)}
+	array := []uint32{s.table.KeyArrayOID}
 	for i, statement := range []struct {
 		sql    string
 		params []uint32
-	}{{s.statement, array}, {s.reader.StillPendingSQL(), array}, {fence.CheckSQL, nil}} {
+	}{{s.statement, array}, {s.after, nil}, {fence.CheckSQL, nil}} {
 		if _, err := conn.PgConn().Prepare(ctx, s.names[i], statement.sql, statement.params); err != nil {
 			return err
 		}
