@@ -32,23 +32,38 @@ func AnyPending(ctx context.Context, q Querier, t Table) (bool, error) {
 // planner guesses. The connection must not be in a transaction.
 func CountPending(ctx context.Context, conn *pgx.Conn, t Table, timeout time.Duration) (Count, error) {
 	from := fmt.Sprintf("FROM %s WHERE %s", t.Quoted(), t.Need())
-	var c Count
+	rows, inTime, err := CountWithin(ctx, conn, timeout, from)
+	if err != nil || inTime {
+		return Count{Rows: rows}, err
+	}
+	rows, err = Estimate(ctx, conn, from)
+	return Count{Rows: rows, Estimate: true}, err
+}
+
+// CountWithin counts the rows of "SELECT ... from", and says whether it could in the given time. The connection must not be in a
+// transaction.
+func CountWithin(ctx context.Context, conn *pgx.Conn, timeout time.Duration, from string, args ...any) (rows int64, inTime bool, _ error) {
 	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL statement_timeout = %d", max(timeout.Milliseconds(), 1))); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, "SELECT count(*) "+from).Scan(&c.Rows)
+		return tx.QueryRow(ctx, "SELECT count(*) "+from, args...).Scan(&rows)
 	})
-	if err == nil {
-		return c, nil
-	}
 	var pg *pgconn.PgError
-	if !errors.As(err, &pg) || pg.Code != "57014" {
-		return Count{}, fmt.Errorf("count rows: %w", err)
+	switch {
+	case err == nil:
+		return rows, true, nil
+	case errors.As(err, &pg) && pg.Code == "57014":
+		return 0, false, nil
 	}
+	return 0, false, fmt.Errorf("count rows: %w", err)
+}
+
+// Estimate is the planner's guess at the number of rows of "SELECT ... from".
+func Estimate(ctx context.Context, conn *pgx.Conn, from string, args ...any) (int64, error) {
 	var raw []byte
-	if err := conn.QueryRow(ctx, "EXPLAIN (FORMAT JSON) SELECT "+from).Scan(&raw); err != nil {
-		return Count{}, fmt.Errorf("estimate the number of rows: %w", err)
+	if err := conn.QueryRow(ctx, "EXPLAIN (FORMAT JSON) SELECT "+from, args...).Scan(&raw); err != nil {
+		return 0, fmt.Errorf("estimate the number of rows: %w", err)
 	}
 	var plans []struct {
 		Plan struct {
@@ -56,7 +71,7 @@ func CountPending(ctx context.Context, conn *pgx.Conn, t Table, timeout time.Dur
 		}
 	}
 	if err := json.Unmarshal(raw, &plans); err != nil || len(plans) != 1 {
-		return Count{}, fmt.Errorf("estimate the number of rows: unexpected plan")
+		return 0, fmt.Errorf("estimate the number of rows: unexpected plan")
 	}
-	return Count{Rows: int64(plans[0].Plan.Rows), Estimate: true}, nil
+	return int64(plans[0].Plan.Rows), nil
 }

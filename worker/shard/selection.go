@@ -19,15 +19,17 @@ const locking = " FOR NO KEY UPDATE SKIP LOCKED"
 // sorts what it finds, for each batch again. It often thinks so: of a remainder it has no statistics, and assumes a
 // hundredth of the table; what is pending changes faster than they do. Without sorting only the index gives the order.
 // The user's statement, in the same transaction, is planned as the user wants it.
+//
+// WithoutSort and WithSort come before and after a selection that walks up the index, in its transaction.
 const (
-	withoutSort = "SELECT set_config('shardedjob.enable_sort', current_setting('enable_sort'), true), set_config('enable_sort', 'off', true)"
-	withSort    = "SELECT set_config('enable_sort', current_setting('shardedjob.enable_sort'), true)"
+	WithoutSort = "SELECT set_config('shardedjob.enable_sort', current_setting('enable_sort'), true), set_config('enable_sort', 'off', true)"
+	WithSort    = "SELECT set_config('enable_sort', current_setting('shardedjob.enable_sort'), true)"
 )
 
 // Queue adds the selection to a round trip in which a transaction is open, and stores the keys when its results are read.
 func (s Selection) Queue(b *pgx.Batch, keys *[]Key) {
 	if s.walk {
-		b.Queue(withoutSort)
+		b.Queue(WithoutSort)
 	}
 	b.Queue(s.sql, s.args...).Query(func(rows pgx.Rows) (err error) {
 		if *keys, err = Keys(rows); err != nil {
@@ -36,6 +38,6 @@ func (s Selection) Queue(b *pgx.Batch, keys *[]Key) {
 		return nil
 	})
 	if s.walk {
-		b.Queue(withSort)
+		b.Queue(WithSort)
 	}
 }

@@ -1,0 +1,105 @@
+package cursor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"shardedjob.dev/worker/shard"
+)
+
+// A Horizon is on its way to be found: the greatest key that a cursor moves to. Keys are handed out before they are committed, so
+// a row may appear below keys that are there already. First all who are writing now are waited for: what they have written belongs to
+// the job. The greatest key that is there then, whatever a sequence says, is the horizon. Then all who are writing at that time are
+// waited for: nobody else can have drawn a key below it. From then on no row appears up to the horizon but under a key that was
+// chosen by hand, or that was drawn before its INSERT began.
+//
+// Any number of workers may look for it; the first one to find it keeps it in the database, for all of the group and for good.
+type Horizon struct {
+	plan  Plan
+	table shard.Table
+
+	conn    *pgx.Conn // whom the wait belongs to
+	since   time.Time
+	read    bool            // the greatest key has been read, and the second wait is on
+	horizon *shard.Key      // that key; nil: the table is empty
+	waited  map[hold]writer // those still waited for; nil: not looked yet
+	before  map[hold]writer // all at the last look
+}
+
+// NewHorizon begins to look for the horizon of a plan.
+func NewHorizon(p Plan, t shard.Table) *Horizon { return &Horizon{plan: p, table: t} }
+
+// Step looks once, in no transaction, whether those who were writing are done. Nil, nil: the horizon is in the database,
+// and the slot is to be opened anew. Else call it again after a pause. It blocks nobody. On another session the wait begins
+// anew, since a server that was restarted may have forgotten whom we waited for. It fails with *StaleError if the durable
+// epoch is not the plan's any more.
+func (h *Horizon) Step(ctx context.Context, conn *pgx.Conn) (*Wait, error) {
+	if h.conn != conn {
+		*h = Horizon{plan: h.plan, table: h.table, conn: conn, since: time.Now()}
+	}
+	if known, err := h.known(ctx); known || err != nil {
+		return nil, err
+	}
+	for {
+		now, err := readWriters(ctx, conn, h.table)
+		if err != nil {
+			return nil, err
+		}
+		if h.waited == nil {
+			h.waited = now
+		} else {
+			h.waited = left(h.waited, h.before, now)
+		}
+		h.before = now
+		switch {
+		case len(h.waited) > 0:
+			return newWait(h.waited, time.Since(h.since)), nil
+		case h.read:
+			return nil, h.keep(ctx)
+		}
+		// In a statement of its own, which sees what they have committed.
+		if h.horizon, err = greatest(ctx, conn, h.table); err != nil {
+			return nil, err
+		}
+		h.read, h.waited = true, nil
+	}
+}
+
+// known says whether the horizon is in the database already.
+func (h *Horizon) known(ctx context.Context) (bool, error) {
+	job, err := readJob(ctx, h.conn, h.plan.Group, "")
+	switch {
+	case err != nil:
+		return false, err
+	case job == nil || job.scope == nil:
+		return false, fmt.Errorf("find the horizon: %w", ErrCursorMoved)
+	case !job.at(h.plan):
+		return false, &StaleError{Epoch: job.Epoch, Slots: job.Slots}
+	}
+	return job.HorizonAt != nil, nil
+}
+
+// keep writes the horizon down, unless somebody else did, or there is a newer plan.
+func (h *Horizon) keep(ctx context.Context) error {
+	tag, err := h.conn.Exec(ctx, `UPDATE shardedjob.job SET horizon = $4, horizon_at = now()
+		WHERE consumer_group = $1 AND epoch = $2 AND slots = $3 AND table_oid IS NOT NULL AND horizon_at IS NULL`,
+		h.plan.Group, h.plan.Epoch, h.plan.Slots, (*string)(h.horizon))
+	if err == nil && tag.RowsAffected() == 0 {
+		_, err = h.known(ctx)
+	}
+	return wrap("keep the horizon", err)
+}
+
+// greatest is the greatest key of the table, in scope or not, which the index has at its end; nil: there is no row.
+func greatest(ctx context.Context, conn *pgx.Conn, t shard.Table) (*shard.Key, error) {
+	var key shard.Key
+	err := conn.QueryRow(ctx, fmt.Sprintf("SELECT %s FROM %s ORDER BY %s DESC LIMIT 1", t.KeyText(column(t)), t.Quoted(), t.Order(column(t)))).Scan(&key)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	return &key, wrap("look for the greatest key of "+t.Quoted(), err)
+}
