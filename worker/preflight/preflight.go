@@ -25,7 +25,7 @@ type Table = shard.Table
 func Check(ctx context.Context, conn *pgx.Conn, spec v1alpha1.TableSpec, statement string) (Table, *v1alpha1.Problem, error) {
 	t := shard.NewTable(spec)
 	for _, step := range []func(context.Context, *pgx.Conn, *Table) (*v1alpha1.Problem, error){
-		checkRelation, checkKey, checkPrivileges,
+		checkRelation, checkKey, checkPrivileges, checkValues,
 		func(ctx context.Context, conn *pgx.Conn, t *Table) (*v1alpha1.Problem, error) {
 			return nil, SearchPath(ctx, conn, t.Schema)
 		},

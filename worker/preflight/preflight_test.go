@@ -26,6 +26,21 @@ const setup = `
 		an_array bigint[] NOT NULL UNIQUE, money money NOT NULL UNIQUE, an_oid oid NOT NULL UNIQUE, bytes bytea NOT NULL UNIQUE,
 		a_domain ident UNIQUE, a_small small NOT NULL UNIQUE, nullable int UNIQUE, twice int NOT NULL, partly int NOT NULL, pair int NOT NULL, UNIQUE (pair, twice));
 	CREATE UNIQUE INDEX ON keys (partly) WHERE partly > 0; CREATE UNIQUE INDEX ON keys (abs(twice));
+	CREATE EXTENSION citext; CREATE DOMAIN number AS numeric(20,0); CREATE TYPE mood AS ENUM ('ok');
+	CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+	CREATE TABLE more (
+		whole number NOT NULL UNIQUE, wide numeric NOT NULL UNIQUE, real real NOT NULL UNIQUE, mood mood NOT NULL UNIQUE, name name NOT NULL UNIQUE,
+		cased citext NOT NULL UNIQUE, alike text COLLATE ci NOT NULL UNIQUE, local varchar(9) COLLATE "en-x-icu" NOT NULL UNIQUE,
+		fixed char(5) NOT NULL UNIQUE, plain text COLLATE "C" NOT NULL UNIQUE, posix text COLLATE "POSIX" NOT NULL UNIQUE,
+		indexed text COLLATE "en-x-icu" NOT NULL UNIQUE, patterned text COLLATE "en-x-icu" NOT NULL UNIQUE,
+		day date NOT NULL UNIQUE, at timestamp NOT NULL UNIQUE, tz timestamptz NOT NULL UNIQUE, long interval NOT NULL UNIQUE);
+	CREATE INDEX ON more (indexed COLLATE "C", day); CREATE INDEX ON more (patterned text_pattern_ops); CREATE INDEX ON more (patterned COLLATE "C") WHERE day IS NULL;
+	CREATE TABLE nan (id numeric(9,0) PRIMARY KEY); INSERT INTO nan VALUES (1), ('NaN');
+	CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child () INHERITS (parent);
+	CREATE TABLE halves (id int NOT NULL, region text) PARTITION BY LIST (region);
+	CREATE TABLE halves_a PARTITION OF halves (PRIMARY KEY (id)) FOR VALUES IN ('a'); CREATE TABLE halves_b PARTITION OF halves (PRIMARY KEY (id)) FOR VALUES IN ('b');
+	INSERT INTO halves VALUES (1, 'a'), (1, 'b');
+	CREATE TABLE compound (tenant int, id int, PRIMARY KEY (tenant, id));
 	CREATE SCHEMA "My.Sch";
 	CREATE TABLE "My.Sch"."Order.Items" ("Id" int PRIMARY KEY, "sel ect" text, "a""b" int NOT NULL UNIQUE, "%s;--" int NOT NULL UNIQUE);
 	CREATE TABLE parted (id int, region text, done bool) PARTITION BY LIST (region);
@@ -53,6 +68,10 @@ func TestCheck(t *testing.T) {
 		return func(s *v1alpha1.TableSpec) { s.Schema, s.Name, s.Key, s.Pending = schema, name, key, "true" }
 	}
 	key := func(key string) edit { return table("public", "keys", key) }
+	more := func(key string) edit { return table("public", "more", key) }
+	byValue := func(key string) edit {
+		return func(s *v1alpha1.TableSpec) { more(key)(s); s.ShardBy = v1alpha1.ShardByValue }
+	}
 	pending := func(sql string) edit { return func(s *v1alpha1.TableSpec) { s.Pending = sql } }
 	where := func(sql string) edit { return func(s *v1alpha1.TableSpec) { s.Where = sql } }
 	const update = "UPDATE images SET thumb = 'x' WHERE id = ANY($1)"
@@ -82,16 +101,35 @@ func TestCheck(t *testing.T) {
 		{"F05 sequence", super, table("public", "numbers", "last_value"), update, v1alpha1.ReasonNotATable, "is a sequence"},
 		{"F05 index", super, table("public", "images_pkey", "id"), update, v1alpha1.ReasonNotATable, "is an index"},
 		{"F05 foreign table", super, table("public", "remote", "id"), update, v1alpha1.ReasonNotATable, "is a foreign table"},
-		{"E07 uuid", super, key("a_uuid"), update, v1alpha1.ReasonUnsuitableKey, "of type uuid; only smallint"},
-		{"E07 text", super, key("a_text"), update, v1alpha1.ReasonUnsuitableKey, "of type text"},
-		{"E07 numeric", super, key("a_numeric"), update, v1alpha1.ReasonUnsuitableKey, "of type numeric(10,2)"},
+		{"E07 numeric", super, key("a_numeric"), update, v1alpha1.ReasonUnsuitableKey, "of type numeric(10,2), which has room for fractions"},
 		{"E07 float", super, key("a_float"), update, v1alpha1.ReasonUnsuitableKey, "of type double precision"},
 		{"E07 array", super, key("an_array"), update, v1alpha1.ReasonUnsuitableKey, "of type bigint[]"},
 		{"E07 money", super, key("money"), update, v1alpha1.ReasonUnsuitableKey, "of type money"},
 		{"E07 oid", super, key("an_oid"), update, v1alpha1.ReasonUnsuitableKey, "of type oid"},
-		{"E07 bytea", super, key("bytes"), update, v1alpha1.ReasonUnsuitableKey, "of type bytea"},
+		{"E07 enum", super, more("mood"), nothing, v1alpha1.ReasonUnsuitableKey, "of type mood, which cannot be a key"},
+		{"E07 name", super, more("name"), nothing, v1alpha1.ReasonUnsuitableKey, "of type name"},
+		{"E07 interval", super, more("long"), nothing, v1alpha1.ReasonUnsuitableKey, "of type interval"},
+		{"E07 uuid", super, key("a_uuid"), nothing, "", "uuid"},
+		{"E07 text", super, key("a_text"), nothing, "", "text"},
+		{"E07 bytea", super, key("bytes"), nothing, "", "bytea"},
+		{"char", super, more("fixed"), nothing, "", "bpchar"},
+		{"date", super, more("day"), nothing, "", "date"},
+		{"timestamp", super, more("at"), nothing, "", "timestamp"},
+		{"timestamptz", super, more("tz"), nothing, "", "timestamptz"},
+		{"D10 numeric without places", super, more("whole"), nothing, "", "numeric"},
+		{"D10 numeric with any", super, more("wide"), nothing, v1alpha1.ReasonUnsuitableKey, "of type numeric, which has room for fractions"},
+		{"D10 float", super, more("real"), nothing, v1alpha1.ReasonUnsuitableKey, "of type real, which cannot be a key"},
+		{"D10 NaN", super, table("public", "nan", "id"), nothing, v1alpha1.ReasonUnsuitableKey, "is NaN, which is no number"},
+		{"D08 equal in another case", super, more("cased"), nothing, v1alpha1.ReasonUnsuitableKey, "of type citext, which cannot be a key"},
+		{"D08 nondeterministic", super, more("alike"), nothing, v1alpha1.ReasonUnsuitableKey, "collation public.ci, by which different texts are equal"},
+		{"D08 linguistic", super, more("local"), nothing, "", "varchar"},
+		{"value of a text", super, byValue("plain"), nothing, v1alpha1.ReasonUnsuitableKey, "of type text, and table.shardBy: Value is for smallint"},
+		{"value of a numeric", super, byValue("whole"), nothing, v1alpha1.ReasonUnsuitableKey, "leave shardBy out, or set Hash"},
+		{"F06 unique in each partition alone", super, table("public", "halves", "id"), nothing, v1alpha1.ReasonUnsuitableKey, "not unique"},
+		{"F06 inheritance", super, table("public", "parent", "id"), nothing, v1alpha1.ReasonUnsuitableKey, "other tables inherit from"},
+		{"F09 part of the primary key", super, table("public", "compound", "id"), nothing, v1alpha1.ReasonUnsuitableKey, "not unique"},
 		{"nullable", super, key("nullable"), update, v1alpha1.ReasonUnsuitableKey, "may be NULL"},
-		{"not unique", super, key("twice"), update, v1alpha1.ReasonUnsuitableKey, "not unique"},
+		{"D07 not unique", super, key("twice"), update, v1alpha1.ReasonUnsuitableKey, "not unique"},
 		{"partial index", super, key("partly"), update, v1alpha1.ReasonUnsuitableKey, "not unique"},
 		{"unique with another column", super, key("pair"), update, v1alpha1.ReasonUnsuitableKey, "not unique"},
 		{"F06 partitioned without a key", super, table("public", "parted", "id"), nothing, v1alpha1.ReasonUnsuitableKey, "NULL"},
@@ -149,6 +187,44 @@ func TestCheck(t *testing.T) {
 				t.Errorf("accepted: %+v", got)
 			case c.reason != "" && (problem.Reason != c.reason || !strings.Contains(problem.Message, c.text) || !problem.Stalled):
 				t.Errorf("got %+v, want %s with %q", problem, c.reason, c.text)
+			}
+		})
+	}
+}
+
+func TestSlotsAndOrderFollowTheKeysType(t *testing.T) {
+	conn := postgres.Connect(t, postgres.StartForTest(t, postgres.Options{}).NewDB(t))
+	if _, err := conn.Exec(t.Context(), setup); err != nil {
+		t.Fatal(err)
+	}
+	const auto, value, hash = v1alpha1.ShardByAuto, v1alpha1.ShardByValue, v1alpha1.ShardByHash
+	for name, c := range map[string]struct {
+		table, key string
+		ask, by    v1alpha1.ShardBy
+		collation  string
+		warning    string
+	}{
+		"integer":               {"images", "id", auto, value, "", ""},
+		"integer, not said":     {"images", "id", "", value, "", ""},
+		"integer by value":      {"images", "id", value, value, "", ""},
+		"integer by hash":       {"images", "id", hash, hash, "", ""},
+		"uuid":                  {"keys", "a_uuid", auto, hash, "", ""},
+		"domain over numeric":   {"more", "whole", "", hash, "", ""},
+		"time":                  {"more", "tz", hash, hash, "", ""},
+		"C":                     {"more", "plain", auto, hash, `pg_catalog."C"`, ""},
+		"POSIX":                 {"more", "posix", auto, hash, `pg_catalog."POSIX"`, ""},
+		"linguistic":            {"more", "local", auto, hash, `pg_catalog."C"`, `CREATE INDEX CONCURRENTLY ON "public"."more" ("local" COLLATE "C")`},
+		"linguistic with index": {"more", "indexed", auto, hash, `pg_catalog."C"`, ""},
+		"indexes of no use":     {"more", "patterned", auto, hash, `pg_catalog."C"`, `("patterned" COLLATE "C")`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := v1alpha1.TableSpec{Schema: "public", Name: c.table, Key: c.key, Pending: "true", ShardBy: c.ask}
+			got, problem, err := Check(t.Context(), conn, spec, "SELECT count(*) FROM unnest($1)")
+			if err != nil || problem != nil {
+				t.Fatalf("%+v, %v", problem, err)
+			}
+			if got.By != c.by || got.Collation != c.collation || (got.Warning == "") != (c.warning == "") || !strings.Contains(got.Warning, c.warning) {
+				t.Errorf("got %+v", got)
 			}
 		})
 	}

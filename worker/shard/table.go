@@ -1,8 +1,8 @@
 // Package shard says which rows belong to a slot and reads the ones that still need work.
 //
-// Slot k of n is the rows whose key leaves remainder k. PostgreSQL's remainder has the sign of the dividend, MOD(-7, 3)
-// is -1, so the rule is MOD(key, n) IN (k, k - n). The key is never added to: the least and the greatest integer
-// belong to exactly one slot, as all others do.
+// Slot k of n is the rows whose key, or a hash of it, leaves remainder k. PostgreSQL's remainder has the sign of the
+// dividend, MOD(-7, 3) is -1, so the rule is MOD(key, n) IN (k, k - n). The key is never added to: the least and the
+// greatest integer belong to exactly one slot, as all others do.
 //
 // A Reader picks the next pending rows of its slot, upward through the keys, and locks them with a re-check, so that
 // what the application has just finished is not worked again. An empty batch is the end of a sweep and never the end
@@ -33,6 +33,8 @@ type Table struct {
 	Collation string
 	// By is what picks the slot of a key: v1alpha1.ShardByHash, else the key itself.
 	By v1alpha1.ShardBy
+	// Warning is a sentence about what makes the work slow, or nothing.
+	Warning string
 }
 
 // NewTable takes over what the user wrote; the rest is for the preflight check to fill in.
@@ -41,7 +43,7 @@ func NewTable(spec v1alpha1.TableSpec) Table {
 	if schema == "" {
 		schema = "public"
 	}
-	return Table{Schema: schema, Name: spec.Name, Key: spec.Key, Where: spec.Where, Pending: spec.Pending}
+	return Table{Schema: schema, Name: spec.Name, Key: spec.Key, Where: spec.Where, Pending: spec.Pending, By: spec.ShardBy}
 }
 
 // Quoted is the table's name as SQL.
