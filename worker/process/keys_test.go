@@ -59,7 +59,7 @@ func TestABadRowOfATextKey(t *testing.T) {
 	if state := w.run(); state != Failing || w.done != 50 {
 		t.Errorf("ends in %v with %d rows", state, w.done)
 	}
-	if failed := w.Failures().Sample(2); len(failed) != 1 || failed[0].Key != `"{` || failed[0].Attempts != 3 {
+	if failed := w.failures.Sample(2); len(failed) != 1 || failed[0].Key != `"{` || failed[0].Attempts != 3 {
 		t.Errorf("failures %+v", failed)
 	}
 	b.exec("UPDATE t SET v = 1")
