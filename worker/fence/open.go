@@ -75,8 +75,10 @@ func moveParameters(config *pgx.ConnConfig, settings map[string]string) {
 	}
 }
 
-// sessionSettings are what a fenced session needs, whatever its role or database say. A cut cable is noticed by the
-// server's keepalives within 15 s; a stopped process, whose kernel still answers them, by the idle timeouts.
+// sessionSettings are what a fenced session needs, whatever its role or database say. A cut cable is noticed by the server's kernel
+// within ten seconds: by the second or third keepalive, or by data that are not acknowledged (Linux goes by the user timeout
+// for both, and by the count of keepalives only without it). In the middle of a statement the server asks its kernel
+// once a second. A stopped process, whose kernel still answers keepalives, is noticed by the idle timeouts.
 func sessionSettings(o Options) map[string]string {
 	milliseconds := func(d, otherwise time.Duration) string {
 		if d <= 0 {
@@ -86,11 +88,11 @@ func sessionSettings(o Options) map[string]string {
 	}
 	return map[string]string{
 		"application_name":                    o.ApplicationName,
-		"tcp_keepalives_idle":                 "5",
-		"tcp_keepalives_interval":             "3",
+		"tcp_keepalives_idle":                 "4",
+		"tcp_keepalives_interval":             "2",
 		"tcp_keepalives_count":                "3",
-		"tcp_user_timeout":                    "15000",
-		"client_connection_check_interval":    "5000",
+		"tcp_user_timeout":                    "9000",
+		"client_connection_check_interval":    "1000",
 		"idle_session_timeout":                "60000",
 		"idle_in_transaction_session_timeout": "30000",
 		"statement_timeout":                   milliseconds(o.StatementTimeout, 30*time.Second),

@@ -135,7 +135,7 @@ func TestA11RoleTimeoutsDoNotEndTheWait(t *testing.T) {
 	s := open(t, uri, g, 0)
 	for name, want := range map[string]string{
 		"statement_timeout": "30s", "lock_timeout": "10s", "idle_session_timeout": "1min", "idle_in_transaction_session_timeout": "30s",
-		"tcp_user_timeout": "15000", "tcp_keepalives_idle": "5", "client_connection_check_interval": "5s",
+		"tcp_user_timeout": "9000", "tcp_keepalives_idle": "4", "client_connection_check_interval": "1s",
 		"default_transaction_isolation": "read committed", "application_name": ApplicationName(g, 0, "5f1c7a34", "a/b"),
 	} {
 		var got string
