@@ -73,13 +73,14 @@ func TestLoneWorkerWithAnOldPlan(t *testing.T) {
 		return st.Epoch == j.plan.Epoch && st.Slots == 3 && st.State == v1alpha1.SlotWorking
 	})
 	j.start(0, 2)
+	j.mount()
 	j.complete()
 }
 
 func TestD13ProgressSurvivesTheJob(t *testing.T) {
 	t.Parallel()
 	j := withoutPending(newJob(t, nil, 6000, slow))
-	j.plan.Group = "progress/kept"
+	j.plan.Group, j.plan.Epoch = "progress/kept", 4
 	j.publish(2)
 	j.start(0, 1)
 	j.underWay(1000)

@@ -62,6 +62,12 @@ const (
 // retry is the pause after a failure, longer each time, so that a server in trouble, or without a free connection, is left alone.
 var retry = wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.5, Steps: 1 << 30, Cap: 15 * time.Second}
 
+// errNoStore ends the service of a coordinator that nobody hears.
+var errNoStore = errors.New("the report cannot be reached; leaving the seat to others")
+
+// restAfter is how long a candidate that had no store leaves the seats to others.
+const restAfter = time.Minute
+
 // goodService is how long a session has to last for the pauses to begin anew.
 const goodService = 30 * time.Second
 
@@ -192,7 +198,11 @@ func (c *Candidate) Run(ctx context.Context) {
 		}
 		if err != nil && ctx.Err() == nil {
 			c.Log.Warn("Coordination interrupted", "error", describe(err))
-			if !sleep.For(ctx, backoff.Step()) {
+			pause := backoff.Step()
+			if errors.Is(err, errNoStore) {
+				pause = restAfter
+			}
+			if !sleep.For(ctx, pause) {
 				return
 			}
 		}
@@ -268,7 +278,7 @@ func (c *Candidate) serve(ctx context.Context, session *fence.Session, beats *in
 	if _, err := session.Conn().Exec(ctx, "LISTEN "+channel); err != nil {
 		return fmt.Errorf("listen for heartbeats: %w", err)
 	}
-	desk := &desk{Candidate: c, session: session, beats: beats, backoff: retry}
+	desk := &desk{Candidate: c, session: session, beats: beats, backoff: retry, reached: time.Now()}
 	for {
 		if err := desk.tick(ctx); err != nil {
 			return err

@@ -26,6 +26,8 @@ const (
 	countEvery = 10 * time.Minute
 	// countRetry is the pause after a count that failed, because the table is locked for example.
 	countRetry = time.Minute
+	// withoutStore is how long a coordinator may be without the store before it gives up the seat: others may reach it.
+	withoutStore = 20 * time.Second
 	// storeEvery is how often the store is asked whether the report is still there when there is nothing to write.
 	storeEvery = 30 * time.Second
 	// checkEvery is how often a drained table is checked again when the check found rows.
@@ -50,6 +52,7 @@ type desk struct {
 	savedAt time.Time
 	seenAt  time.Time // when it was last known to be in the store
 	behind  bool      // somebody else may have written to the store
+	reached time.Time // when it was last reached, or the seat was taken
 	saveDue time.Time // after a failure: when to try the store again
 	backoff wait.Backoff
 
@@ -73,6 +76,9 @@ func (d *desk) tick(stop context.Context) error {
 	defer cancel()
 	changed := d.Feed.Changed()
 	plan, _ := d.Feed.Current()
+	if time.Since(d.reached) > withoutStore {
+		return errNoStore
+	}
 	if d.tally == nil && !d.load(ctx) {
 		return d.session.Ping(ctx)
 	}
@@ -152,6 +158,7 @@ func (d *desk) load(ctx context.Context) bool {
 	// A report that cannot be used is as good as none: it is written anew.
 	d.written, _, _ = v1alpha1.DecodeReport(d.UID, data)
 	d.raw, d.seenAt = data[v1alpha1.ReportKey], time.Now()
+	d.reached = d.seenAt
 	return true
 }
 
@@ -318,7 +325,7 @@ func (d *desk) save(ctx context.Context, r v1alpha1.Report, now time.Time) {
 		d.Log.Warn("Cannot write the report", "error", err)
 		return
 	}
-	d.backoff = retry
+	d.backoff, d.reached = retry, time.Now()
 }
 
 func (d *desk) trySave(ctx context.Context, r v1alpha1.Report, now time.Time) error {
