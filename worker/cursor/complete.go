@@ -89,7 +89,7 @@ func Forget(ctx context.Context, conn *pgx.Conn, p Plan) error {
 		_, err = tx.Exec(ctx, `
 			UPDATE shardedjob.job
 			   SET epoch = $2, slots = 0, table_oid = NULL, table_name = NULL, key_column = NULL, key_type = NULL, in_scope = NULL,
-			       storage = NULL, sequence_value = NULL, horizon = NULL, horizon_at = NULL, completed_at = NULL, processed = 0, gone = 0
+			       storage = NULL, sequence_value = NULL, horizon = NULL, horizon_at = NULL, witnesses = NULL, completed_at = NULL, processed = 0, gone = 0
 			 WHERE consumer_group = $1`, p.Group, p.Epoch+1)
 		return err
 	})

@@ -2,7 +2,6 @@ package cursor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -22,12 +21,12 @@ type Horizon struct {
 	plan  Plan
 	table shard.Table
 
-	conn    *pgx.Conn // whom the wait belongs to
-	since   time.Time
-	read    bool            // the greatest key has been read, and the second wait is on
-	horizon *shard.Key      // that key; nil: the table is empty
-	waited  map[hold]writer // those still waited for; nil: not looked yet
-	before  map[hold]writer // all at the last look
+	conn   *pgx.Conn // whom the wait belongs to
+	since  time.Time
+	read   bool            // the greatest key has been read, and the second wait is on
+	top    []shard.Key     // that key and those next to it, descending; empty: the table is
+	waited map[hold]writer // those still waited for; nil: not looked yet
+	before map[hold]writer // all at the last look
 }
 
 // NewHorizon begins to look for the horizon of a plan.
@@ -62,7 +61,7 @@ func (h *Horizon) Step(ctx context.Context, conn *pgx.Conn) (*Wait, error) {
 			return nil, h.keep(ctx)
 		}
 		// In a statement of its own, which sees what they have committed.
-		if h.horizon, err = greatest(ctx, conn, h.table); err != nil {
+		if h.top, err = greatest(ctx, conn, h.table); err != nil {
 			return nil, err
 		}
 		h.read, h.waited = true, nil
@@ -85,21 +84,29 @@ func (h *Horizon) known(ctx context.Context) (bool, error) {
 
 // keep writes the horizon down, unless somebody else did, or there is a newer plan.
 func (h *Horizon) keep(ctx context.Context) error {
-	tag, err := h.conn.Exec(ctx, `UPDATE shardedjob.job SET horizon = $4, horizon_at = now()
+	var horizon *string
+	if len(h.top) > 0 {
+		horizon = (*string)(&h.top[0])
+	}
+	tag, err := h.conn.Exec(ctx, `UPDATE shardedjob.job SET horizon = $4, horizon_at = now(), witnesses = $5
 		WHERE consumer_group = $1 AND epoch = $2 AND slots = $3 AND table_oid IS NOT NULL AND horizon_at IS NULL`,
-		h.plan.Group, h.plan.Epoch, h.plan.Slots, (*string)(h.horizon))
+		h.plan.Group, h.plan.Epoch, h.plan.Slots, horizon, shard.Array(h.top))
 	if err == nil && tag.RowsAffected() == 0 {
 		_, err = h.known(ctx)
 	}
 	return wrap("keep the horizon", err)
 }
 
-// greatest is the greatest key of the table, in scope or not, which the index has at its end; nil: there is no row.
-func greatest(ctx context.Context, conn *pgx.Conn, t shard.Table) (*shard.Key, error) {
-	var key shard.Key
-	err := conn.QueryRow(ctx, fmt.Sprintf("SELECT %s FROM %s ORDER BY %s DESC LIMIT 1", t.KeyText(column(t)), t.Quoted(), t.Order(column(t)))).Scan(&key)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
+// witnesses is how many of the greatest keys are remembered.
+const witnesses = 20
+
+// greatest are the greatest keys of the table, in scope or not, which the index has at its end.
+func greatest(ctx context.Context, conn *pgx.Conn, t shard.Table) ([]shard.Key, error) {
+	const doing = "look for the greatest keys"
+	rows, err := conn.Query(ctx, fmt.Sprintf("SELECT %s FROM %s ORDER BY %s DESC LIMIT %d", t.KeyText(column(t)), t.Quoted(), t.Order(column(t)), witnesses))
+	if err != nil {
+		return nil, wrap(doing, err)
 	}
-	return &key, wrap("look for the greatest key of "+t.Quoted(), err)
+	keys, err := shard.Keys(rows)
+	return keys, wrap(doing, err)
 }

@@ -1,7 +1,6 @@
 package cursor
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -33,7 +32,12 @@ type bench struct {
 // newBench makes table t with a key of the given type, and the schema of the cursors.
 func newBench(t testing.TB, keyType string) *bench {
 	t.Helper()
-	b := &bench{TB: t, uri: postgres.ForTest(t).NewDB(t)}
+	return benchOn(t, postgres.ForTest(t), keyType)
+}
+
+func benchOn(t testing.TB, server *postgres.Server, keyType string) *bench {
+	t.Helper()
+	b := &bench{TB: t, uri: server.NewDB(t)}
 	b.conn = b.connect()
 	b.exec(fmt.Sprintf("CREATE TABLE t (id %s PRIMARY KEY, times int NOT NULL DEFAULT 0, kind text NOT NULL DEFAULT 'photo')", keyType))
 	b.prepare()
@@ -134,10 +138,11 @@ func (b *bench) open(conn *pgx.Conn, p Plan, slot int32) *Slot {
 	return s
 }
 
-// errCrash ends a batch before COMMIT.
+// errCrash ends a batch instead of COMMIT.
 var errCrash = errors.New("crash")
 
-// batch works one batch of the selection, which change may turn into something else before it is committed.
+// batch works one batch of a selection in one transaction. What change, which may be nil, makes of it is worked, and an error of
+// its ends it instead of COMMIT.
 func (b *bench) batch(conn *pgx.Conn, s *Slot, selection Selection, change func(*Batch, *Move) error) (Batch, error) {
 	var found Batch
 	var advance *Advance
@@ -148,10 +153,9 @@ func (b *bench) batch(conn *pgx.Conn, s *Slot, selection Selection, change func(
 			return err
 		}
 		move := found.Move()
+		var crash error
 		if change != nil {
-			if err := change(&found, &move); err != nil {
-				return err
-			}
+			crash = change(&found, &move)
 		}
 		if len(found.Keys) > 0 {
 			if _, err := tx.Exec(b.Context(), strings.Replace(statement, "$1", "$1::"+b.table.KeyType+"[]", 1), shard.Array(found.Keys)); err != nil {
@@ -161,7 +165,10 @@ func (b *bench) batch(conn *pgx.Conn, s *Slot, selection Selection, change func(
 		advance = s.Advance(move)
 		trip = pgx.Batch{}
 		advance.Queue(&trip)
-		return tx.SendBatch(b.Context(), &trip).Close()
+		if err := tx.SendBatch(b.Context(), &trip).Close(); err != nil {
+			return err
+		}
+		return crash
 	})
 	if err == nil {
 		advance.Committed()
@@ -179,7 +186,7 @@ func (b *bench) next(conn *pgx.Conn, s *Slot, limit int) Batch {
 	return found
 }
 
-// drain works a slot to its end, failures that are due included.
+// drain works a slot to its end, and the failures of the group that are tried again as if all were due.
 func (b *bench) drain(conn *pgx.Conn, s *Slot, limit int) {
 	b.Helper()
 	for range 10_000 {
@@ -187,6 +194,7 @@ func (b *bench) drain(conn *pgx.Conn, s *Slot, limit int) {
 			b.next(conn, s, limit)
 			continue
 		}
+		b.exec("UPDATE shardedjob.row_failure SET due_at = now()")
 		due, err := s.Due(b.Context(), conn, limit)
 		if err != nil {
 			b.Fatal(err)
@@ -229,10 +237,4 @@ func eventually(t testing.TB, what string, condition func() bool) {
 			t.Fatalf("not in time: %s", what)
 		}
 	}
-}
-
-func bounded(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	t.Cleanup(cancel)
-	return ctx
 }

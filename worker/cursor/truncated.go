@@ -65,8 +65,8 @@ func (j *Job) check(ctx context.Context, q shard.Querier, p Plan, t shard.Table)
 		t.Quoted(), p.Group, cure), now, nil
 }
 
-// below says whether rows are left, but only where every row counts as done or is known to have failed: a rewritten table
-// keeps the rows that are still to be worked. A key whose sequence is not behind says it better.
+// below says whether rows are left, but only where every row counts as done or is known to have failed, and none of the
+// witnesses. A rewritten table has some of those, or rows that are still to be worked. A key whose sequence is not behind says it better.
 func (j *Job) below(ctx context.Context, q shard.Querier, p Plan, t shard.Table) (bool, error) {
 	if j.Horizon == nil {
 		return false, nil
@@ -83,10 +83,12 @@ func (j *Job) below(ctx context.Context, q shard.Querier, p Plan, t shard.Table)
 		)
 		SELECT NOT (%[2]s) AND EXISTS (SELECT FROM highest)
 		   AND NOT EXISTS (SELECT FROM %[3]s WHERE %[4]s >= (SELECT key FROM highest))
+		   AND NOT EXISTS (SELECT FROM %[3]s WHERE %[7]s = ANY ((SELECT witnesses FROM shardedjob.job WHERE consumer_group = $1)::%[8]s[]))
 		   AND EXISTS (SELECT FROM %[3]s WHERE %[5]s
 		                  AND %[6]s NOT IN (SELECT key FROM shardedjob.row_failure WHERE consumer_group = $1))
 		   AND $2::text IS NOT NULL`,
-		value, counted, t.Quoted(), t.Order(column(t)), inScope(t), t.KeyText(column(t))),
+		value, counted, t.Quoted(), t.Order(column(t)), inScope(t), t.KeyText(column(t)),
+		column(t), t.KeyType),
 		p.Group, string(*j.Horizon)).Scan(&below)
 	return below, wrap("look for rows of "+t.Quoted()+" that are not done", err)
 }

@@ -31,13 +31,14 @@ type writer struct {
 // and SHARE (CREATE INDEX) write no rows and last for hours; but a partitioned table has SHARE UPDATE EXCLUSIVE while a filled table is
 // attached to it.
 const writersQuery = `
-	WITH RECURSIVE ` + tree + `
+	WITH RECURSIVE ` + tree + `, locks AS MATERIALIZED (SELECT * FROM pg_locks WHERE granted)
 	SELECT l.virtualtransaction, l.relation, coalesce(l.pid, 0), coalesce(p.gid, ''),
 	       coalesce(extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared)), -1)::float8
-	  FROM pg_locks l JOIN tree ON tree.oid = l.relation JOIN pg_class c ON c.oid = l.relation
+	  FROM locks l JOIN tree ON tree.oid = l.relation JOIN pg_class c ON c.oid = l.relation
 	  LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-	  LEFT JOIN pg_prepared_xacts p ON l.pid IS NULL AND l.virtualtransaction = '-1/' || p.transaction
-	 WHERE l.locktype = 'relation' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
+	  LEFT JOIN (locks x JOIN pg_prepared_xacts p ON p.transaction = x.transactionid)
+	         ON l.pid IS NULL AND x.pid IS NULL AND x.virtualtransaction = l.virtualtransaction
+	 WHERE l.locktype = 'relation' AND l.pid IS DISTINCT FROM pg_backend_pid()
 	   AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
 	   AND (l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
 	        OR l.mode = 'ShareUpdateExclusiveLock' AND c.relkind = 'p')`
@@ -59,7 +60,7 @@ func readWriters(ctx context.Context, q shard.Querier, t shard.Table) (map[hold]
 	return found, wrap("look who writes", err)
 }
 
-// left are those of the waited for that are still there. PREPARE TRANSACTION gives a transaction's locks to another virtual
+// left are those of the waited for that are still there. In some versions PREPARE TRANSACTION gives the locks to another virtual
 // transaction: where one has gone, a prepared one that has newly come to the same table may be it, and is waited for too.
 func left(waited, before, now map[hold]writer) map[hold]writer {
 	still := map[hold]writer{}
