@@ -297,21 +297,21 @@ func (r *CursorRunner) rest(ctx context.Context, s Session) (Result, error) {
 	case b.Exhausted == 0:
 		return Result{State: Drained, Until: now.Add(drainedPause)}, nil
 	}
-	if err := r.dropGone(ctx, s); err != nil {
+	if dropped, err := r.dropGone(ctx, s); dropped || err != nil {
 		return Result{}, err
 	}
 	return r.failing(now.Add(failingPause)), nil
 }
 
-// dropGone takes off the record the exhausted rows that somebody has deleted, some at a time.
-func (r *CursorRunner) dropGone(ctx context.Context, s Session) error {
+// dropGone takes off the record the exhausted rows that somebody has deleted, some at a time, and says whether there were any.
+func (r *CursorRunner) dropGone(ctx context.Context, s Session) (dropped bool, _ error) {
 	exhausted, err := r.slot.Exhausted(ctx, s.Conn(), r.mended, r.settings.Rows)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if len(exhausted) == 0 {
 		r.mended = nil
-		return nil
+		return false, nil
 	}
 	keys := make([]shard.Key, len(exhausted))
 	for i, f := range exhausted {
@@ -324,7 +324,7 @@ func (r *CursorRunner) dropGone(ctx context.Context, s Session) error {
 	if err == nil && len(found.Gone) > 0 {
 		err = r.finish(ctx, s, nil, cursor.Move{Gone: len(found.Gone), Resolved: found.Gone})
 	}
-	return errors.Join(err, rollback(ctx, conn))
+	return len(found.Gone) > 0, errors.Join(err, rollback(ctx, conn))
 }
 
 // failing is the result that calls for a person.

@@ -1,0 +1,254 @@
+package process
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"shardedjob.dev/api/v1alpha1"
+	"shardedjob.dev/worker/cursor"
+	"shardedjob.dev/worker/fence"
+	"shardedjob.dev/worker/preflight"
+)
+
+// cursorWorker is a CursorRunner with a clock, and a database, in which whatever is waited for is due.
+type cursorWorker struct {
+	*bench
+	*CursorRunner
+	session *fenced
+	clock   time.Time
+	done    int
+	seen    map[State]int
+	problem *v1alpha1.Problem
+}
+
+// cursorWorker opens a slot under (epoch, n), after the fence has let it in.
+func (b *bench) cursorWorker(settings Settings, epoch int64, n, k int32) *cursorWorker {
+	b.Helper()
+	w := &cursorWorker{bench: b, session: &fenced{conn: b.connect()}, clock: time.Now(), seen: map[State]int{}}
+	table, problem, err := preflight.Check(b.Context(), w.session.conn, cursorSpec, settings.Statement)
+	if err != nil || problem != nil {
+		b.Fatalf("preflight: %+v %v", problem, err)
+	}
+	if settings.MaxAttempts == 0 {
+		settings.MaxAttempts = 3
+	}
+	if settings.TimeoutSeconds == 0 {
+		settings.TimeoutSeconds = 20
+	}
+	plan := cursor.Plan{Group: "test/group", Epoch: epoch, Slots: n}
+	if problem, err := cursor.Prepare(b.Context(), w.session.conn); err != nil || problem != nil {
+		b.Fatalf("prepare: %+v %v", problem, err)
+	}
+	if problem, err := cursor.Enter(b.Context(), w.session.conn, plan, table); err != nil || problem != nil {
+		b.Fatalf("enter: %+v %v", problem, err)
+	}
+	slot, err := cursor.Open(b.Context(), w.session.conn, plan, table, k)
+	if err != nil {
+		b.Fatal(err)
+	}
+	w.CursorRunner = NewCursorRunner(plan, table, k, slot, settings)
+	w.now = func() time.Time { return w.clock }
+	return w
+}
+
+// step takes one step and lets the time pass that it asks for.
+func (w *cursorWorker) step() (Result, error) {
+	w.Helper()
+	result, err := w.Step(w.Context(), w.session)
+	w.done += result.Processed
+	w.seen[result.State]++
+	w.problem = result.Problem
+	if result.Until.After(w.clock) {
+		w.clock = result.Until
+		w.exec("UPDATE shardedjob.row_failure SET due_at = now()")
+	}
+	return result, err
+}
+
+// run steps until the slot is in a state in which it would stay.
+func (w *cursorWorker) run() State {
+	w.Helper()
+	for range 2000 {
+		result, err := w.step()
+		switch {
+		case err != nil:
+			w.Fatal(err)
+		case result.State == Drained, result.State == Failing && w.Waiting() == 0:
+			return result.State
+		}
+	}
+	w.Fatal("the slot does not come to rest")
+	return 0
+}
+
+var cursorSpec = v1alpha1.TableSpec{Schema: "public", Name: "t", Key: "id"}
+
+func TestCursorWorksEachRowOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		setup    string
+		settings Settings
+		n        int32
+	}{
+		"one slot":          {tableOf("bigint") + rows(-50, 50), Settings{Statement: update, Rows: 7}, 1},
+		"three slots":       {tableOf("smallint") + rows(-50, 50), Settings{Statement: update, Rows: 7}, 3},
+		"an empty table":    {tableOf("int"), Settings{Statement: update, Rows: 7}, 2},
+		"batches of one":    {tableOf("int") + rows(1, 20), Settings{Statement: update, Rows: 1}, 2},
+		"a whole at once":   {tableOf("int") + rows(1, 20), Settings{Statement: update, Rows: 1000}, 1},
+		"all of one slot":   {tableOf("int") + "INSERT INTO t SELECT g * 4 FROM generate_series(1, 30) g;", Settings{Statement: update, Rows: 7}, 4},
+		"keys of type text": {tableOf("text") + rows(1, 100), Settings{Statement: update, Rows: 7}, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, c.setup)
+			done := 0
+			for k := range c.n {
+				w := b.cursorWorker(c.settings, 1, c.n, k)
+				if state := w.run(); state != Drained {
+					t.Errorf("slot %d ends in %v", k, state)
+				}
+				done += w.done
+			}
+			b.wantAllOnce()
+			if want := b.text("SELECT count(*)::text FROM t"); want != b.text("SELECT sum(processed)::text FROM shardedjob.slot") || want != b.text("SELECT $1::int::text", done) {
+				t.Errorf("%d rows were processed, want %s", done, want)
+			}
+		})
+	}
+}
+
+func TestCursorJ02OneBadRowOfAHundred(t *testing.T) {
+	for name, c := range map[string]struct{ setup, statement, reason string }{
+		"check":     {"ALTER TABLE t ADD CONSTRAINT positive CHECK (v > 0 OR NOT done)", update, `check_violation (constraint "positive")`},
+		"division":  {"", "UPDATE t SET done = true, times = times + 1 / v WHERE id = ANY ($1)", "division by zero"},
+		"at commit": {"CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF NEW.v = 0 THEN RAISE EXCEPTION ''canary''; END IF; RETURN NEW; END'; CREATE CONSTRAINT TRIGGER f AFTER UPDATE ON t DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION f()", update, "raise_exception"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, tableOf("int")+rows(1, 100)+"UPDATE t SET v = 0 WHERE id = 57;"+c.setup)
+			w := b.cursorWorker(Settings{Statement: c.statement, Rows: 100}, 1, 1, 0)
+			if state := w.run(); state != Failing || w.done != 99 {
+				t.Errorf("ends in %v with %d rows", state, w.done)
+			}
+			if got := b.text("SELECT string_agg(key || ' ' || attempts || ' ' || exhausted || ' ' || reason, ';') FROM shardedjob.row_failure"); !strings.HasPrefix(got, "57 3 true") ||
+				!strings.Contains(got, c.reason) || strings.Contains(got, "canary") {
+				t.Errorf("on record: %s", got)
+			}
+			if w.problem == nil || w.problem.Reason != v1alpha1.ReasonRowsFailing || !strings.Contains(w.problem.Message, "key 57") {
+				t.Errorf("problem %+v", w.problem)
+			}
+			// A worker that comes later knows of it, under another partition too.
+			later := b.cursorWorker(Settings{Statement: c.statement, Rows: 100}, 2, 4, 57%4)
+			if state := later.run(); state != Failing || later.done != 0 {
+				t.Errorf("later: ends in %v with %d rows", state, later.done)
+			}
+			b.exec("DELETE FROM t WHERE id = 57")
+			if state := later.run(); state != Drained {
+				t.Errorf("ends in %v although the bad row is gone", state)
+			}
+			b.wantAllOnce()
+		})
+	}
+}
+
+func TestCursorAnotherNumberOfAttemptsIsAnotherChance(t *testing.T) {
+	b := newBench(t, tableOf("int")+rows(1, 20)+"ALTER TABLE t ADD CONSTRAINT bad CHECK (NOT done OR id <> 5)")
+	settings := Settings{Statement: update, Rows: 10, TimeoutSeconds: 5, MaxAttempts: 1}
+	w := b.cursorWorker(settings, 1, 1, 0)
+	if state := w.run(); state != Failing || w.done != 19 {
+		t.Fatalf("ends in %v with %d rows", state, w.done)
+	}
+	b.exec("ALTER TABLE t DROP CONSTRAINT bad")
+	settings.MaxAttempts = 2
+	w.Reload(settings)
+	if state := w.run(); state != Drained {
+		t.Errorf("ends in %v", state)
+	}
+	b.wantAllOnce()
+}
+
+func TestCursorEverythingFailingStops(t *testing.T) {
+	b := newBench(t, tableOf("int")+rows(1, 1000)+"ALTER TABLE t ADD CHECK (NOT done)")
+	w := b.cursorWorker(Settings{Statement: update, Rows: 64}, 1, 1, 0)
+	for range 2000 {
+		result, err := w.step()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if result.State == Failing {
+			if !strings.Contains(result.Problem.Message, "100 attempts in a row failed") {
+				t.Errorf("got %+v", result.Problem)
+			}
+			if n := b.text("SELECT count(*)::text FROM shardedjob.row_failure"); len(n) > 3 {
+				t.Errorf("%s rows were put on record before it slowed down", n)
+			}
+			return
+		}
+	}
+	t.Error("it never slows down")
+}
+
+func TestCursorALongBatchIsSplit(t *testing.T) {
+	b := newBench(t, tableOf("int")+rows(1, 6)+"UPDATE t SET v = 100 WHERE id = 5")
+	w := b.cursorWorker(Settings{Statement: "UPDATE t SET done = true, times = times + 1 WHERE id = ANY ($1) AND pg_sleep(0.25 * v) IS NOT NULL", Rows: 6, TimeoutSeconds: 1, MaxAttempts: 1}, 1, 1, 0)
+	if state := w.run(); state != Failing || w.done != 5 {
+		t.Errorf("ends in %v with %d rows", state, w.done)
+	}
+	if w.problem == nil || !strings.Contains(w.problem.Message, "key 5: took longer than batch.timeoutSeconds (1)") {
+		t.Errorf("problem %+v", w.problem)
+	}
+}
+
+func TestCursorALostLockRollsBack(t *testing.T) {
+	b := newBench(t, tableOf("int")+rows(1, 10))
+	w := b.cursorWorker(Settings{Statement: update, Rows: 5}, 1, 1, 0)
+	if _, err := w.step(); err != nil { // the horizon
+		t.Fatal(err)
+	}
+	w.session.lost = fence.ErrLockLost
+	if _, err := w.step(); !errors.Is(err, fence.ErrLockLost) {
+		t.Errorf("got %v", err)
+	}
+	if done := b.text("SELECT count(*) || ' ' || (SELECT count(cursor) FROM shardedjob.slot) FROM t WHERE done"); done != "0 0" {
+		t.Errorf("%s rows done, cursors moved, without the lock", done)
+	}
+	w.session.lost = nil
+	w.run()
+	b.wantAllOnce()
+}
+
+// A worker of an old plan that nobody has told of the new one cannot commit, even if its locks were of no use.
+func TestCursorRefusesWhoIsLate(t *testing.T) {
+	b := newBench(t, tableOf("int")+rows(1, 100))
+	old := b.cursorWorker(Settings{Statement: update, Rows: 5}, 1, 2, 0)
+	for range 3 {
+		if _, err := old.step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for k := range int32(3) {
+		if state := b.cursorWorker(Settings{Statement: update, Rows: 5}, 2, 3, k).run(); state != Drained {
+			t.Errorf("slot %d ends in %v", k, state)
+		}
+	}
+	if _, err := old.step(); !errors.Is(err, cursor.ErrCursorMoved) {
+		t.Errorf("the old worker got %v", err)
+	}
+	b.wantAllOnce()
+}
+
+func TestCursorRowsThatVanishAreCounted(t *testing.T) {
+	b := newBench(t, tableOf("int")+rows(1, 10)+"ALTER TABLE t ADD CONSTRAINT bad CHECK (NOT done OR id <> 5)")
+	w := b.cursorWorker(Settings{Statement: update, Rows: 10}, 1, 1, 0)
+	for b.text("SELECT count(*)::text FROM shardedjob.row_failure") == "0" {
+		if _, err := w.step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.exec("DELETE FROM t WHERE id = 5")
+	if state := w.run(); state != Drained {
+		t.Errorf("ends in %v", state)
+	}
+	if got := b.text("SELECT processed || ' ' || gone FROM shardedjob.slot"); got != "9 1" {
+		t.Errorf("processed and gone are %s, want 9 1", got)
+	}
+}
