@@ -309,15 +309,14 @@ func (r *CursorRunner) dropGone(ctx context.Context, s Session) (dropped bool, _
 	if err != nil {
 		return false, err
 	}
-	if len(exhausted) == 0 {
-		r.mended = nil
-		return false, nil
-	}
 	keys := make([]shard.Key, len(exhausted))
 	for i, f := range exhausted {
 		keys[i] = f.Key
 	}
-	r.mended = &keys[len(keys)-1]
+	r.mended = nil // from the first again
+	if len(keys) == r.settings.Rows {
+		r.mended = &keys[len(keys)-1]
+	}
 	var found cursor.Batch
 	conn := s.Conn()
 	err = begin(ctx, conn, r.settings.TimeoutSeconds, func(trip *pgx.Batch) { r.slot.Take(keys).Queue(trip, &found) })
