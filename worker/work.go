@@ -152,9 +152,9 @@ func (s *shift) work(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim,
 		}
 		if time.Since(verified) > verifyEvery {
 			verified = time.Now()
-			if same, err := s.verify(ctx, plan); err != nil {
+			if same, err := s.verify(ctx, plan); err != nil && s.fatal(err) {
 				return err
-			} else if !same {
+			} else if err == nil && !same {
 				s.log.Warn("The table is not the one that was checked; checking it anew")
 				s.checked = nil
 				return nil
