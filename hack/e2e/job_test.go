@@ -27,6 +27,12 @@ const (
 	slow  = "UPDATE items SET done = 'one' FROM (SELECT pg_sleep(0.2)) pause WHERE id = ANY($1)"
 )
 
+// The two ways to remember which rows are done.
+const (
+	remembering = `{name: items, key: id, pending: "done IS NULL"}`
+	cursors     = "{name: items, key: id}"
+)
+
 // fixture is a table, half of it with negative keys, and the audit of what is processed.
 const fixture = `
 	CREATE TABLE items (id bigint PRIMARY KEY, done text);
@@ -47,6 +53,7 @@ type job struct {
 	judged    bool // the audit was asked
 
 	// What the manifest says.
+	table     string
 	statement string
 	batch     int
 	timeout   int    // of a batch, in seconds
@@ -66,7 +73,7 @@ func newJobOn(t *testing.T, server *postgres.Server, rows int, statement string)
 	g.SetDefaultEventuallyTimeout(2 * time.Minute)
 	g.SetDefaultEventuallyPollingInterval(500 * time.Millisecond)
 	name := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(t.Name(), "Test"), "/", "-"))
-	j := &job{T: t, Gomega: g, namespace: name, rows: rows, statement: statement, batch: 100, timeout: 5}
+	j := &job{T: t, Gomega: g, namespace: name, rows: rows, table: remembering, statement: statement, batch: 100, timeout: 5}
 	var err error
 	j.uri, err = stage.NewDatabase(t.Context(), server, strings.ReplaceAll(name, "-", "_"))
 	j.Expect(err).NotTo(HaveOccurred())
@@ -98,10 +105,10 @@ kind: ShardedJob
 metadata: {name: work}
 spec:
   database: {secretName: db}
-  table: {name: items, key: id, pending: "done IS NULL"}
+  table: %s
   process: {sql: {statement: %q}}
   batch: {rows: %d, timeoutSeconds: %d}
-%s`, j.statement, j.batch, j.timeout, j.more)
+%s`, j.table, j.statement, j.batch, j.timeout, j.more)
 }
 
 // try runs kubectl in the job's namespace.
