@@ -20,6 +20,8 @@ const (
 	pollEvery = time.Second
 	// problemRetry is the pause before a failed check of the table is repeated, if the plan does not change before.
 	problemRetry = 10 * time.Second
+	// heraldAfter is about how long a worker without a slot waits before it tells those of older plans of its own.
+	heraldAfter = 5 * time.Second
 	// connectTimeout bounds a connection attempt, name look-up and authentication included.
 	connectTimeout = 10 * time.Second
 	// callTimeout bounds a look at the locks and a heartbeat: the server answers in milliseconds or not at all.
@@ -137,9 +139,16 @@ func (s *shift) round(ctx context.Context, plan v1alpha1.Plan, changed <-chan st
 	if slot >= plan.Slots {
 		s.post(nil)
 		s.state.set(v1alpha1.SlotWaiting, fmt.Sprintf("no slot for ordinal %d of %d", slot, plan.Slots))
-		return s.rest(ctx, claim, changed, time.Hour)
+		if err := s.rest(ctx, claim, changed, heraldAfter/2+rand.N(heraldAfter)); err != nil || ctx.Err() != nil || s.repartitioned(plan) {
+			return err
+		}
+		if err := s.enter(ctx, plan, claim, s.session.Herald); err != nil {
+			return s.refused(ctx, err, plan, changed)
+		}
+		return nil
 	}
-	if err := s.enter(ctx, plan, claim); err != nil {
+	s.state.set(v1alpha1.SlotWaiting, "entering")
+	if err := s.enter(ctx, plan, claim, s.session.Enter); err != nil {
 		return s.refused(ctx, err, plan, changed)
 	}
 	err := s.begin(ctx, plan, claim, changed)
@@ -253,8 +262,9 @@ func (s *shift) wait(ctx context.Context, plan v1alpha1.Plan, changed <-chan str
 	return s.rest(ctx, s.claim(plan, s.ordinal), changed, problemRetry/2+rand.N(problemRetry))
 }
 
-// enter takes the slot. It ends early when the plan changes its partition.
-func (s *shift) enter(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim) error {
+// enter takes the slot, or does without one. It ends early when the plan changes its partition.
+func (s *shift) enter(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim,
+	by func(context.Context, fence.Claim, func(fence.Waiting)) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -270,8 +280,7 @@ func (s *shift) enter(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim
 			}
 		}
 	}()
-	s.state.set(v1alpha1.SlotWaiting, "entering")
-	err := s.session.Enter(ctx, claim, func(w fence.Waiting) {
+	err := by(ctx, claim, func(w fence.Waiting) {
 		s.state.set(v1alpha1.SlotWaiting, w.Message)
 		if w.Reason == fence.WaitingForeignLock || w.Reason == fence.WaitingCannotEnd {
 			s.state.problem(&v1alpha1.Problem{Reason: v1alpha1.ReasonForeignLock, Message: w.Message, Stalled: true})

@@ -283,6 +283,26 @@ func TestL11APIServerAway(t *testing.T) {
 	}
 }
 
+// The only worker with a slot in the new plan cannot reach the API server; the one without a slot tells it.
+func TestWorkerWithoutASlotTellsOfTheNewPlan(t *testing.T) {
+	t.Parallel()
+	j := newJob(t, nil, 10000, slow)
+	j.publish(2)
+	j.mount()
+	j.startWith(0, j.withoutAPI)
+	j.start(1)
+	j.inForce()
+	j.publish(1)
+	j.eventually("worker 0 has the new plan", 40*time.Second, func() bool {
+		st := j.status(0)
+		return st.Epoch == 2 && st.Slots == 1 && st.State == v1alpha1.SlotWorking
+	})
+	j.mount()
+	j.reload(func(p *v1alpha1.Plan) { p.Batch.Rows = 1000 })
+	j.mount()
+	j.complete()
+}
+
 func TestSIGTERMFinishesTheBatch(t *testing.T) {
 	t.Parallel()
 	j := newJob(t, nil, 2000, "UPDATE t SET done = true FROM (SELECT pg_sleep(1)) s WHERE id = ANY($1)")

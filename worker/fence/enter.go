@@ -33,6 +33,9 @@ import (
 //
 // Rows may be read only after that: what was read before may have been changed by whoever we waited for.
 func (s *Session) Enter(ctx context.Context, c Claim, onWait func(Waiting)) error {
+	if c.Slot < 0 || c.Slot >= c.Slots {
+		return fmt.Errorf("entering: there is no slot %d in a plan of %d", c.Slot, c.Slots)
+	}
 	e, err := s.newEntry(c, onWait)
 	if err != nil {
 		return err
@@ -44,6 +47,28 @@ func (s *Session) Enter(ctx context.Context, c Claim, onWait func(Waiting)) erro
 		return errors.Join(err, s.abandon(ctx))
 	}
 	return nil
+}
+
+// Herald is for a worker that has no slot in its plan, c.Slot >= c.Slots. If sessions of older plans are there, it shows them
+// this one: it takes the epoch lock and waits, as Enter does in steps 1 and 2, until they have let go, and lets go too. Without
+// it, nobody might ever tell them, where all who have a slot in the new plan are cut off from the API server.
+func (s *Session) Herald(ctx context.Context, c Claim, onWait func(Waiting)) error {
+	e, err := s.newEntry(c, onWait)
+	if err != nil {
+		return err
+	}
+	holders, err := s.look(ctx, c.Group.Class())
+	if err != nil {
+		return err
+	}
+	v := judge(c.Group, e.mark, c.Slot, int32(s.pid), holders)
+	if newer := superseded(v); newer != nil {
+		return newer
+	}
+	if len(v.older) == 0 {
+		return nil
+	}
+	return errors.Join(e.run(ctx), s.abandon(ctx))
 }
 
 // Leave lets go of slot, intent and epoch, outside any transaction, and keeps the claim of Join. It does nothing if
@@ -95,7 +120,7 @@ func superseded(v view) *SupersededError {
 	return &SupersededError{Epoch: v.newer.Epoch(), Slots: v.newer.Slots(), By: *v.newer}
 }
 
-// An entry is one run of Enter.
+// An entry is one run of Enter, or of Herald.
 type entry struct {
 	*Session
 	claim  Claim
@@ -117,9 +142,6 @@ func (s *Session) newEntry(c Claim, onWait func(Waiting)) (*entry, error) {
 	}
 	if err := s.gone(); err != nil {
 		return nil, err
-	}
-	if c.Slot < 0 || c.Slot >= c.Slots {
-		return nil, fmt.Errorf("entering: there is no slot %d in a plan of %d", c.Slot, c.Slots)
 	}
 	if s.joined == nil || *s.joined != c.joined() {
 		return nil, fmt.Errorf("entering: %w", ErrNotJoined)
@@ -145,7 +167,7 @@ func (e *entry) run(ctx context.Context) error {
 		if done || err != nil {
 			return err
 		}
-		if err := pause(ctx, e.claim.Slots); err != nil {
+		if err := pause(ctx, max(e.claim.Slots, e.claim.Slot+1)); err != nil {
 			return fmt.Errorf("waiting to work slot %d: %w", e.claim.Slot, err)
 		}
 	}
@@ -180,7 +202,10 @@ func (e *entry) step(ctx context.Context) (done bool, err error) {
 	if wait, err := e.waitForOlder(ctx, v.older); wait || err != nil {
 		return false, err
 	}
-	if e.claim.adopts() {
+	switch {
+	case e.claim.Slot >= e.claim.Slots:
+		return true, nil
+	case e.claim.adopts():
 		return e.adopt(ctx, v)
 	}
 	got, err := e.TryLock(ctx, SlotKey(e.claim.Group, e.claim.Slot), Exclusive)
