@@ -25,7 +25,7 @@ func (m *memory) runner(t shard.Table, plan v1alpha1.Plan, slot int32) *process.
 		*m = memory{epoch: plan.Epoch, slots: plan.Slots, runners: map[int32]remembered{}}
 	}
 	settings := process.NewSettings(plan)
-	if r, ok := m.runners[slot]; ok && r.table == t {
+	if r, ok := m.runners[slot]; ok && r.table.Like(t) {
 		r.Reload(settings)
 		return r.Runner
 	}

@@ -16,6 +16,7 @@ import (
 	"shardedjob.dev/worker/heartbeat"
 	"shardedjob.dev/worker/internal/sleep"
 	"shardedjob.dev/worker/process"
+	"shardedjob.dev/worker/shard"
 )
 
 // retry is the pause after a batch that failed for no fault of a row while the session lives on, such as a deadlock.
@@ -173,6 +174,11 @@ func (s *shift) work(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim,
 		if err != nil {
 			if s.fatal(err) {
 				return err
+			}
+			if errors.Is(err, shard.ErrChanged) {
+				s.log.Warn("The table has changed; checking it anew", "table", s.table.Quoted())
+				s.checked = nil
+				return nil
 			}
 			if errors.Is(err, cursor.ErrCursorMoved) {
 				s.log.Warn("The slot's cursor was moved by somebody else; entering anew", "slot", claim.Slot)

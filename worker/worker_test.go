@@ -360,7 +360,8 @@ func TestProblemsAreReported(t *testing.T) {
 		"no such table":    {func(j *job) { j.plan.Table.Name = "tt" }, v1alpha1.ReasonTableMissing, `"t"`},
 		"no such column":   {func(j *job) { j.plan.Table.Key = "idd" }, v1alpha1.ReasonColumnMissing, `"id"`},
 		"broken pending":   {func(j *job) { j.plan.Table.Pending = "NOT" }, v1alpha1.ReasonInvalidSQL, "pending"},
-		"broken statement": {func(j *job) { j.plan.Process.SQL.Statement = "UPDATE t SET x = 1 WHERE id = ANY($1)" }, v1alpha1.ReasonInvalidSQL, "x"},
+		"broken statement": {func(j *job) { j.plan.Process.SQL.Statement = "UPDATE t SET x = 1 WHERE id = ANY($1)" }, v1alpha1.ReasonColumnMissing, "x"},
+		"no statement":     {func(j *job) { j.plan.Process.SQL.Statement = "UPDATE t SET WHERE id = ANY($1)" }, v1alpha1.ReasonInvalidSQL, "syntax"},
 		"a view": {func(j *job) {
 			j.exec("CREATE VIEW w AS SELECT * FROM t")
 			j.plan.Table.Name = "w"

@@ -55,6 +55,12 @@ func ofServer(err error, pg *pgconn.PgError, where string) *v1alpha1.Problem {
 		return stalled(v1alpha1.ReasonNotPrimary, "%s is a standby or read-only", where)
 	case "42501":
 		return stalled(v1alpha1.ReasonMissingPrivileges, "%s", Describe(err))
+	case "42703":
+		return stalled(v1alpha1.ReasonColumnMissing, "%s", Describe(err))
+	case "3F000", "42P01":
+		if pg.Routine != "errorMissingRTE" { // a name that stands for no table of the statement
+			return stalled(v1alpha1.ReasonTableMissing, "%s", Describe(err))
+		}
 	}
 	switch Classify(err) {
 	case ClassConfig:

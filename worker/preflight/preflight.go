@@ -145,9 +145,11 @@ func judge(err error, what string) (*v1alpha1.Problem, error) {
 	if database.Classify(err) == database.ClassOutage || database.Classify(err) == database.ClassTimeout {
 		return nil, fmt.Errorf("check %s: %w", what, err)
 	}
-	reason := v1alpha1.ReasonInvalidSQL
-	if p := database.Problem(err); p.Reason == v1alpha1.ReasonMissingPrivileges {
-		reason = p.Reason
+	reason := database.Problem(err).Reason
+	switch reason {
+	case v1alpha1.ReasonMissingPrivileges, v1alpha1.ReasonTableMissing, v1alpha1.ReasonColumnMissing:
+	default:
+		reason = v1alpha1.ReasonInvalidSQL
 	}
 	return problem(reason, "%s: %s", what, describe(err)), nil
 }

@@ -31,7 +31,7 @@ var ErrCommitUnknown = errors.New("the outcome of the commit is not known")
 func Batch(ctx context.Context, s Session, sql *SQL, timeoutSeconds int32, selection shard.Selection) ([]shard.Key, error) {
 	conn := s.Conn()
 	var keys []shard.Key
-	err := begin(ctx, conn, timeoutSeconds, func(trip *pgx.Batch) { selection.Queue(trip, &keys) })
+	err := begin(ctx, conn, sql.table, timeoutSeconds, func(trip *pgx.Batch) { selection.Queue(trip, &keys) })
 	if err == nil && len(keys) > 0 {
 		err = sql.Run(ctx, s, keys, After{Params: [][]byte{[]byte(shard.Array(keys))}, Read: nonePending})
 	}
@@ -41,13 +41,14 @@ func Batch(ctx context.Context, s Session, sql *SQL, timeoutSeconds int32, selec
 	return keys, commit(ctx, conn)
 }
 
-// begin opens a transaction with what selects the rows. It sets the timeout anew each time, because it may have changed, and
-// so may have the session.
-func begin(ctx context.Context, conn *pgx.Conn, timeoutSeconds int32, queue func(*pgx.Batch)) error {
+// begin opens a transaction with what selects the rows, which fails with shard.ErrChanged if the table's name leads to another
+// one. It sets the timeout anew each time, because it may have changed, and so may have the session.
+func begin(ctx context.Context, conn *pgx.Conn, t shard.Table, timeoutSeconds int32, queue func(*pgx.Batch)) error {
 	var trip pgx.Batch
 	trip.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	trip.Queue(fmt.Sprintf("SET LOCAL statement_timeout = '%ds'", timeoutSeconds))
 	queue(&trip)
+	t.QueueCheck(&trip)
 	if err := conn.SendBatch(ctx, &trip).Close(); err != nil {
 		return fmt.Errorf("begin a batch: %w", err)
 	}

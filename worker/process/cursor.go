@@ -133,7 +133,7 @@ func (r *CursorRunner) count(ctx context.Context, s Session) (err error) {
 func (r *CursorRunner) batch(ctx context.Context, s Session, selection cursor.Selection) (cursor.Batch, error) {
 	var found cursor.Batch
 	conn := s.Conn()
-	err := begin(ctx, conn, r.settings.TimeoutSeconds, func(trip *pgx.Batch) { selection.Queue(trip, &found) })
+	err := begin(ctx, conn, r.table, r.settings.TimeoutSeconds, func(trip *pgx.Batch) { selection.Queue(trip, &found) })
 	if err == nil {
 		err = r.finish(ctx, s, found.Keys, found.Move())
 	}
@@ -159,7 +159,7 @@ func (r *CursorRunner) finish(ctx context.Context, s Session, keys []shard.Key, 
 // record makes a move without any effect on the table: a row is put on record as failed.
 func (r *CursorRunner) record(ctx context.Context, s Session, move cursor.Move) error {
 	conn := s.Conn()
-	err := begin(ctx, conn, r.settings.TimeoutSeconds, func(*pgx.Batch) {})
+	err := begin(ctx, conn, r.table, r.settings.TimeoutSeconds, func(*pgx.Batch) {})
 	if err == nil {
 		err = r.finish(ctx, s, nil, move)
 	}
@@ -263,16 +263,12 @@ func (r *CursorRunner) succeed(n int) {
 // judge says what to make of a batch of n rows that failed: whether it is the fault of its single row, and why; else it is
 // to be tried again in parts if neither a result nor an error says otherwise.
 func (r *CursorRunner) judge(ctx context.Context, s Session, n int, err error) (single bool, reason string, _ Result, _ error) {
-	class := database.Classify(err)
 	if errors.Is(err, cursor.ErrCursorMoved) {
 		return false, "", Result{}, err
 	}
-	if class == database.ClassConfig && n > 0 {
-		problem, recheckErr := r.sql.Recheck(ctx, s.Conn())
-		if problem != nil || recheckErr != nil {
-			return false, "", Result{State: Failing, Until: r.now().Add(failingPause), Problem: problem}, recheckErr
-		}
-		class = database.ClassRow // the statement as such is fine
+	class, problem, checkErr := r.sql.blame(ctx, s.Conn(), err, n)
+	if problem != nil || checkErr != nil {
+		return false, "", Result{State: Failing, Until: r.now().Add(failingPause), Problem: problem}, checkErr
 	}
 	switch {
 	case class == database.ClassOutage, class == database.ClassTimeout && n == 0:
@@ -319,7 +315,7 @@ func (r *CursorRunner) dropGone(ctx context.Context, s Session) (dropped bool, _
 	}
 	var found cursor.Batch
 	conn := s.Conn()
-	err = begin(ctx, conn, r.settings.TimeoutSeconds, func(trip *pgx.Batch) { r.slot.Take(keys).Queue(trip, &found) })
+	err = begin(ctx, conn, r.table, r.settings.TimeoutSeconds, func(trip *pgx.Batch) { r.slot.Take(keys).Queue(trip, &found) })
 	if err == nil && len(found.Gone) > 0 {
 		err = r.finish(ctx, s, nil, cursor.Move{Gone: len(found.Gone), Resolved: found.Gone})
 	}

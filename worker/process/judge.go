@@ -19,16 +19,12 @@ func (r *Runner) judge(ctx context.Context, s Session, keys []shard.Key, err err
 		r.succeed(keys)
 		return Result{Processed: len(keys)}, true, nil
 	}
-	class := database.Classify(err)
-	if class == database.ClassConfig && len(keys) > 0 {
-		problem, err := r.sql.Recheck(ctx, s.Conn())
-		if err != nil {
-			return Result{}, false, err
-		}
-		if problem != nil {
-			return Result{State: Failing, Until: r.now().Add(failingPause), Problem: problem}, false, nil
-		}
-		class = database.ClassRow // the statement as such is fine
+	class, problem, checkErr := r.sql.blame(ctx, s.Conn(), err, len(keys))
+	if checkErr != nil {
+		return Result{}, false, checkErr
+	}
+	if problem != nil {
+		return Result{State: Failing, Until: r.now().Add(failingPause), Problem: problem}, false, nil
 	}
 	var left *StillPendingError
 	switch {

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -72,24 +73,34 @@ type worker struct {
 	done    int
 	seen    map[State]int
 	problem *v1alpha1.Problem
+
+	spec    v1alpha1.TableSpec
+	n, k    int32
+	changed int // how often the table had to be checked anew
 }
 
 func (b *bench) worker(spec v1alpha1.TableSpec, settings Settings, n, k int32) *worker {
 	b.Helper()
-	w := &worker{bench: b, session: &fenced{conn: b.connect()}, clock: time.Now(), seen: map[State]int{}}
-	table, problem, err := preflight.Check(b.Context(), w.session.conn, spec, settings.Statement)
-	if err != nil || problem != nil {
-		b.Fatalf("preflight: %+v %v", problem, err)
-	}
+	w := &worker{bench: b, session: &fenced{conn: b.connect()}, clock: time.Now(), seen: map[State]int{}, spec: spec, n: n, k: k}
 	if settings.MaxAttempts == 0 {
 		settings.MaxAttempts = 3
 	}
 	if settings.TimeoutSeconds == 0 {
 		settings.TimeoutSeconds = 20
 	}
-	w.Runner = NewRunner(shard.NewReader(table, n, k), settings)
-	w.now = func() time.Time { return w.clock }
+	w.check(settings)
 	return w
+}
+
+// check makes the Runner for the table as it is now.
+func (w *worker) check(settings Settings) {
+	w.Helper()
+	table, problem, err := preflight.Check(w.Context(), w.session.conn, w.spec, settings.Statement)
+	if err != nil || problem != nil {
+		w.Fatalf("preflight: %+v %v", problem, err)
+	}
+	w.Runner = NewRunner(shard.NewReader(table, w.n, w.k), settings)
+	w.now = func() time.Time { return w.clock }
 }
 
 // run steps until the slot is in a state in which it would stay.
@@ -97,7 +108,11 @@ func (w *worker) run() State {
 	w.Helper()
 	for range 5000 {
 		result, err := w.Step(w.Context(), w.session)
-		if err != nil {
+		switch {
+		case errors.Is(err, shard.ErrChanged):
+			w.changed++
+			w.check(w.settings)
+		case err != nil && !outlived(err):
 			w.Fatal(err)
 		}
 		w.done += result.Processed

@@ -295,21 +295,4 @@ func TestAWrongSearchIsSaid(t *testing.T) {
 	if state := w.run(); state != Failing || w.problem.Reason != v1alpha1.ReasonInvalidSQL || !strings.Contains(w.problem.Message, "table.pending") {
 		t.Errorf("ends in %v: %+v", state, w.problem)
 	}
-	b.exec("ALTER TABLE t RENAME COLUMN done TO ready")
-	if state := w.run(); state != Failing || w.problem.Reason != v1alpha1.ReasonInvalidSQL {
-		t.Errorf("ends in %v: %+v", state, w.problem)
-	}
-}
-
-func TestAChangedTableIsNoBadRow(t *testing.T) {
-	b := newBench(t, tableOf("int")+rows(1, 40))
-	w := b.worker(spec, Settings{Statement: update + " RETURNING *", Rows: 5}, 1, 0)
-	if _, err := w.Step(t.Context(), w.session); err != nil {
-		t.Fatal(err)
-	}
-	b.exec("ALTER TABLE t ADD COLUMN more int") // cached plan must not change result type
-	if state := w.run(); state != Drained || w.done != 35 {
-		t.Errorf("ends in %v with %d rows: %+v", state, w.done, w.problem)
-	}
-	b.wantAllOnce()
 }

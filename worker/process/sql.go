@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"shardedjob.dev/api/v1alpha1"
+	"shardedjob.dev/worker/database"
 	"shardedjob.dev/worker/fence"
 	"shardedjob.dev/worker/preflight"
 	"shardedjob.dev/worker/shard"
@@ -98,19 +99,49 @@ func drop(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-// Recheck prepares the statement anew and says whether it is wrong as such, for any row. Call it outside a transaction,
-// after an error that looks like a matter of configuration: a function may name a missing table for some rows only, and
-// a prepared statement may have outlived a change of the table.
-func (s *SQL) Recheck(ctx context.Context, conn *pgx.Conn) (*v1alpha1.Problem, error) {
-	if s.conn == conn {
-		s.conn = nil
-		for _, name := range s.names {
-			if err := conn.PgConn().Deallocate(ctx, name); err != nil {
-				return nil, fmt.Errorf("forget the prepared statement: %w", err)
-			}
+// blame says what an error of a batch of n rows is to be taken for, after a look at the table and the statement where the
+// error may be theirs, for every row: a table is dropped, a privilege revoked. A problem needs a person, shard.ErrChanged
+// calls for a new check of the table. If both are fine it is the row's, a function may name a missing table for some rows
+// only, or that of a plan that has outlived a change of the table, which the next run makes anew. Call it outside a
+// transaction.
+func (s *SQL) blame(ctx context.Context, conn *pgx.Conn, cause error, n int) (database.Class, *v1alpha1.Problem, error) {
+	class := database.Classify(cause)
+	if class != database.ClassConfig && (class != database.ClassRow || n > 0) {
+		return class, nil, nil
+	}
+	if err := s.forget(ctx, conn); err != nil {
+		return class, nil, err
+	}
+	now, problem, err := preflight.Check(ctx, conn, s.table.Spec, s.statement)
+	switch {
+	case problem != nil || err != nil:
+		return class, problem, err
+	case !s.table.Like(now):
+		return class, nil, shard.ErrChanged
+	case outlived(cause):
+		return database.ClassOutage, nil, nil
+	}
+	return database.ClassRow, nil, nil
+}
+
+// outlived says whether a prepared statement's own result has changed.
+func outlived(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == "0A000" && pg.Routine == "RevalidateCachedQuery" && pg.Where == ""
+}
+
+// forget drops the prepared statements.
+func (s *SQL) forget(ctx context.Context, conn *pgx.Conn) error {
+	if s.conn != conn {
+		return nil
+	}
+	s.conn = nil
+	for _, name := range s.names {
+		if err := conn.PgConn().Deallocate(ctx, name); err != nil {
+			return fmt.Errorf("forget the prepared statement: %w", err)
 		}
 	}
-	return preflight.Statement(ctx, conn, s.table, s.statement)
+	return nil
 }
 
 // statements numbers prepared statements, whose names must not meet on a session.

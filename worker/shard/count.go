@@ -19,13 +19,15 @@ type Count struct {
 }
 
 // AnyPending says whether any row of the table is pending, in whichever slot: the fresh check before a job is Complete.
+// It fails with ErrChanged if the name leads to another table now.
 func AnyPending(ctx context.Context, q Querier, t Table) (bool, error) {
 	var pending bool
-	sql := fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s)", t.Quoted(), t.Need())
-	if err := q.QueryRow(ctx, sql).Scan(&pending); err != nil {
+	var now *uint32
+	sql := fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s), to_regclass($1)::oid", t.Quoted(), t.Need())
+	if err := q.QueryRow(ctx, sql, t.Quoted()).Scan(&pending, &now); err != nil {
 		return false, fmt.Errorf("look whether rows are pending: %w", err)
 	}
-	return pending, nil
+	return pending, t.is(now)
 }
 
 // CountPending counts the rows that still need work, exactly if that takes no longer than timeout, else as the

@@ -192,6 +192,9 @@ func TestCounts(t *testing.T) {
 	conn := postgres.Connect(t, postgres.ForTest(t).NewDB(t))
 	exec(t, conn, "CREATE TABLE t (id int PRIMARY KEY, done boolean NOT NULL DEFAULT false); INSERT INTO t SELECT g, g > 30 FROM generate_series(1, 100) g; ANALYZE t")
 	table := Table{Schema: "public", Name: "t", Key: "id", KeyType: "integer", Where: "id <= 90", Pending: "NOT done"}
+	if err := conn.QueryRow(t.Context(), "SELECT 't'::regclass::oid").Scan(&table.OID); err != nil {
+		t.Fatal(err)
+	}
 	minute := time.Minute
 	if c, err := CountPending(t.Context(), conn, table, minute); err != nil || c != (Count{Rows: 30}) {
 		t.Errorf("pending %v, %v", c, err)

@@ -10,6 +10,7 @@
 package shard
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -33,6 +34,8 @@ type Table struct {
 	Collation string
 	// By is what picks the slot of a key: v1alpha1.ShardByHash, else the key itself.
 	By v1alpha1.ShardBy
+	// Spec is what the user wrote.
+	Spec v1alpha1.TableSpec
 	// Warning is a sentence about what makes the work slow, or nothing.
 	Warning string
 }
@@ -43,7 +46,7 @@ func NewTable(spec v1alpha1.TableSpec) Table {
 	if schema == "" {
 		schema = "public"
 	}
-	return Table{Schema: schema, Name: spec.Name, Key: spec.Key, Where: spec.Where, Pending: spec.Pending, By: spec.ShardBy}
+	return Table{Schema: schema, Name: spec.Name, Key: spec.Key, Where: spec.Where, Pending: spec.Pending, By: spec.ShardBy, Spec: spec}
 }
 
 // Quoted is the table's name as SQL.
@@ -64,4 +67,37 @@ func (t Table) Need() string {
 		need = fmt.Sprintf("(%s\n) AND %s", t.Where, need)
 	}
 	return need
+}
+
+// Like says whether rows are worked in the same way as those of another table: all that was found of them is the same but
+// the warning.
+func (t Table) Like(other Table) bool {
+	other.Warning = t.Warning
+	return t == other
+}
+
+// ErrChanged means that the table is no longer as it was checked: its name leads to another one, or its key has another
+// type. Nothing that is known of the table holds; check it again.
+var ErrChanged = errors.New("the table has changed since it was checked")
+
+// whichTable is SQL of the OID of the table that a name, $1, leads to.
+const whichTable = "SELECT to_regclass($1)::oid"
+
+// QueueCheck adds to a round trip, behind what locks the table, a check that it is still the one that was checked. It
+// fails with ErrChanged.
+func (t Table) QueueCheck(b *pgx.Batch) {
+	b.Queue(whichTable, t.Quoted()).QueryRow(func(row pgx.Row) error {
+		var now *uint32
+		if err := row.Scan(&now); err != nil {
+			return fmt.Errorf("look which table is %s: %w", t.Quoted(), err)
+		}
+		return t.is(now)
+	})
+}
+
+func (t Table) is(oid *uint32) error {
+	if oid == nil || *oid != t.OID {
+		return ErrChanged
+	}
+	return nil
 }
