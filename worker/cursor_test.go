@@ -220,3 +220,18 @@ func TestJ07KilledInMidBatch(t *testing.T) {
 		t.Errorf("report says %d processed, want 6000", r.Processed)
 	}
 }
+
+// Keys with a common step fill half of the slots; the report says so, and Hash fills them all.
+func TestSkewIsReported(t *testing.T) {
+	t.Parallel()
+	j := withoutPending(newJob(t, nil, 0, slow))
+	j.exec("INSERT INTO t SELECT g * 10 FROM generate_series(1, 8000) g; ANALYZE t")
+	j.publish(4)
+	j.start(0, 1, 2, 3)
+	j.eventually("the report warns", time.Minute, func() bool {
+		r, _ := j.report()
+		return len(r.Warnings) == 1 && strings.Contains(r.Warnings[0], "2 of 4 slots") && strings.Contains(r.Warnings[0], "table.shardBy: Hash")
+	})
+	j.reload(func(p *v1alpha1.Plan) { p.Batch.Rows = 1000 })
+	j.complete()
+}

@@ -74,7 +74,15 @@ func (t *table) Counts(ctx context.Context, s *fence.Session) (*coordinator.Coun
 
 // Warnings are sentences about the table in so many slots.
 func (t *table) Warnings(ctx context.Context, s *fence.Session, slots int32) ([]string, error) {
-	return nil, nil
+	var all []string
+	if t.Warning != "" {
+		all = append(all, t.Warning)
+	}
+	skew, err := shard.MeasureSkew(ctx, s.Conn(), t.Table, slots)
+	if warning := skew.Warning(); warning != "" {
+		all = append(all, warning)
+	}
+	return all, err
 }
 
 func cursorPlan(p v1alpha1.Plan) cursor.Plan {

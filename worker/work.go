@@ -22,8 +22,7 @@ import (
 // retry is the pause after a batch that failed for no fault of a row while the session lives on, such as a deadlock.
 var retry = wait.Backoff{Duration: 20 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 1 << 30, Cap: 5 * time.Second}
 
-// verifyEvery is how often a worker looks whether the table is still the one that it has checked. Statements go by its
-// name, locks and progress by what had that name.
+// verifyEvery is how often a worker looks whether the table still holds the rows that the progress was made on.
 const verifyEvery = 30 * time.Second
 
 // longTrouble is the pause from which on trouble is worth a word: shorter ones pass by themselves every day.
@@ -151,14 +150,13 @@ func (s *shift) work(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim,
 		if err := s.beat(ctx, false); err != nil {
 			return err
 		}
-		if time.Since(verified) > verifyEvery {
+		if time.Since(verified) > verifyEvery && !s.table.remembers() {
 			verified = time.Now()
-			if same, err := s.verify(ctx, plan); err != nil && s.fatal(err) {
-				return err
-			} else if err == nil && !same {
-				s.log.Warn("The table is not the one that was checked; checking it anew")
-				s.checked = nil
-				return nil
+			call, cancel := bounded(ctx, callTimeout)
+			problem, err := cursor.Check(call, s.session.Conn(), cursorPlan(plan), s.table.Table)
+			cancel()
+			if err != nil && s.fatal(err) || problem != nil {
+				return err // to enter anew finds the problem too, and says so
 			}
 		}
 		if s.adopts() {
@@ -197,20 +195,6 @@ func (s *shift) work(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim,
 		due = result.Until
 	}
 	return nil
-}
-
-// verify says whether the table is still the one that was checked, and holds the rows that the progress was made on.
-func (s *shift) verify(ctx context.Context, plan v1alpha1.Plan) (same bool, _ error) {
-	ctx, cancel := bounded(ctx, callTimeout)
-	defer cancel()
-	conn := s.session.Conn()
-	err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE c.oid = $1 AND n.nspname = $2 AND c.relname = $3)`, s.table.OID, s.table.Schema, s.table.Name).Scan(&same)
-	if err != nil || !same || s.table.remembers() {
-		return same, err
-	}
-	problem, err := cursor.Check(ctx, conn, cursorPlan(plan), s.table.Table)
-	return problem == nil, err
 }
 
 // farewell says that the slot is being let go. An adopter's last word of a slot stands until its next turn.
