@@ -18,6 +18,8 @@ type Move struct {
 	// Failed are rows that stay behind the cursor, to be tried again; those with attempts 0 were locked by others, which counts as no
 	// attempt even if the row had failed before.
 	Failed []Failure
+	// TriedWith is a fingerprint of what the rows failed with: Slot.Retry gives those another chance that failed with another.
+	TriedWith string
 	// Resolved are keys that were remembered as failed and are not any more.
 	Resolved []shard.Key
 
@@ -53,12 +55,13 @@ const AdvanceSQL = `
 		   AND NOT closed AND cursor IS NOT DISTINCT FROM $5::text
 		RETURNING consumer_group
 	), failed AS (
-		INSERT INTO shardedjob.row_failure AS f (consumer_group, key, attempts, reason, exhausted, due_at)
-		SELECT consumer_group, key, attempts, reason, exhausted, now() + pause * interval '1 millisecond'
+		INSERT INTO shardedjob.row_failure AS f (consumer_group, key, attempts, reason, exhausted, tried_with, due_at)
+		SELECT consumer_group, key, attempts, reason, exhausted, $15::text, now() + pause * interval '1 millisecond'
 		  FROM moved, unnest($9::text[], $10::integer[], $11::text[], $12::boolean[], $13::bigint[]) AS had(key, attempts, reason, exhausted, pause)
 		ON CONFLICT (consumer_group, key) DO UPDATE
 		   SET attempts = greatest(f.attempts, excluded.attempts),
 		       reason = CASE WHEN excluded.attempts > 0 THEN excluded.reason ELSE f.reason END,
+		       tried_with = CASE WHEN excluded.attempts > 0 THEN excluded.tried_with ELSE f.tried_with END,
 		       exhausted = CASE WHEN excluded.attempts > 0 THEN excluded.exhausted ELSE f.exhausted END,
 		       last_at = CASE WHEN excluded.attempts > 0 THEN excluded.last_at ELSE f.last_at END,
 		       due_at = excluded.due_at
@@ -104,7 +107,7 @@ func (a *Advance) Params() [][]byte {
 	for _, array := range []string{shard.Array(keys), list(attempts), shard.Array(reasons), list(exhausted), list(pauses), shard.Array(m.Resolved)} {
 		params = append(params, []byte(array))
 	}
-	return params
+	return append(params, []byte(m.TriedWith))
 }
 
 // text is a parameter; nil is NULL, and what is not nil is not, even if it is empty.

@@ -96,7 +96,7 @@ func TestFailuresOutliveTheWorker(t *testing.T) {
 	b.want("SELECT string_agg(key, ' ') FROM shardedjob.row_failure", string(later))
 	for k := range p.Slots {
 		s := b.open(b.conn, p, k)
-		if err := s.Retry(t.Context(), b.conn); err != nil {
+		if err := s.Retry(t.Context(), b.conn, "another"); err != nil {
 			t.Fatal(err)
 		}
 		b.drain(b.conn, s, 10)

@@ -101,9 +101,11 @@ func (s *Slot) Backlog(ctx context.Context, q shard.Querier) (b Backlog, err err
 	return b, err
 }
 
-// Retry gives all failures of the slot another chance, with no attempt counted, as after a change of the statement.
-func (s *Slot) Retry(ctx context.Context, q shard.Querier) error {
+// Retry gives the failures of the slot another chance that failed with anything else than what is to be tried now: another
+// statement, for example. Of them no attempt is counted any more.
+func (s *Slot) Retry(ctx context.Context, q shard.Querier, with string) error {
 	var args arguments
-	_, err := q.Exec(ctx, "UPDATE shardedjob.row_failure SET attempts = 0, exhausted = false, due_at = now() WHERE "+s.mine(&args)+" AND attempts > 0", args...)
+	_, err := q.Exec(ctx, "UPDATE shardedjob.row_failure SET attempts = 0, exhausted = false, due_at = now() WHERE "+s.mine(&args)+
+		" AND attempts > 0 AND tried_with <> "+args.add(with), args...)
 	return wrap("give failed rows another chance", err)
 }

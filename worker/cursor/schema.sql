@@ -70,6 +70,7 @@ CREATE TABLE IF NOT EXISTS shardedjob.row_failure (
   attempts       integer NOT NULL,
   reason         text NOT NULL,
   exhausted      boolean NOT NULL DEFAULT false,
+  tried_with     text NOT NULL,
   first_at       timestamptz NOT NULL DEFAULT now(),
   last_at        timestamptz NOT NULL DEFAULT now(),
   due_at         timestamptz NOT NULL DEFAULT now(),
@@ -81,6 +82,7 @@ COMMENT ON COLUMN shardedjob.row_failure.key IS 'Key of the row, as text';
 COMMENT ON COLUMN shardedjob.row_failure.attempts IS 'Attempts that failed; 0: another session had the row locked';
 COMMENT ON COLUMN shardedjob.row_failure.reason IS 'What went wrong, without the content of the row';
 COMMENT ON COLUMN shardedjob.row_failure.exhausted IS 'Every attempt failed, and no further one is made';
+COMMENT ON COLUMN shardedjob.row_failure.tried_with IS 'Fingerprint of the statement and the limit of attempts; when they change, the row is tried again';
 COMMENT ON COLUMN shardedjob.row_failure.first_at IS 'When the cursor passed it';
 COMMENT ON COLUMN shardedjob.row_failure.last_at IS 'When the last attempt failed';
 COMMENT ON COLUMN shardedjob.row_failure.due_at IS 'When the next attempt is due';

@@ -2,6 +2,8 @@ package process
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -40,14 +42,14 @@ type CursorRunner struct {
 	backlog    cursor.Backlog
 	backlogDue time.Time
 	retried    bool       // failed rows were tried last: fresh ones are next
-	afresh     bool       // give failed rows another chance
+	afresh     bool       // look for rows that failed with other settings
 	mended     *shard.Key // up to which exhausted rows were looked at
 	now        func() time.Time
 }
 
 // NewCursorRunner makes the runner of the slot with this number, which was opened under the plan.
 func NewCursorRunner(plan cursor.Plan, t shard.Table, number int32, slot *cursor.Slot, settings Settings) *CursorRunner {
-	r := &CursorRunner{plan: plan, table: t, number: number, slot: slot, settings: settings, now: time.Now}
+	r := &CursorRunner{plan: plan, table: t, number: number, slot: slot, settings: settings, afresh: true, now: time.Now}
 	r.sql = NewSQL(t, settings.Statement, cursor.AdvanceSQL)
 	r.size = NewChunks(settings.Rows)
 	if slot.Job().HorizonAt == nil {
@@ -61,6 +63,12 @@ func (r *CursorRunner) Reload(settings Settings) {
 	r.afresh = r.afresh || settings.MaxAttempts != r.settings.MaxAttempts
 	r.settings = settings
 	r.size.SetLimit(settings.Rows)
+}
+
+// fingerprint tells apart the settings under which a row may fail or succeed.
+func (r *CursorRunner) fingerprint() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s", r.settings.MaxAttempts, r.settings.Statement))
+	return hex.EncodeToString(sum[:8])
 }
 
 // Waiting counts the rows that failed, or were locked, and are tried again.
@@ -119,7 +127,7 @@ func (r *CursorRunner) look(ctx context.Context, s Session) (Result, error) {
 // count renews what is known of the failed rows.
 func (r *CursorRunner) count(ctx context.Context, s Session) (err error) {
 	if r.afresh {
-		if err := r.slot.Retry(ctx, s.Conn()); err != nil {
+		if err := r.slot.Retry(ctx, s.Conn(), r.fingerprint()); err != nil {
 			return err
 		}
 		r.afresh = false
@@ -142,6 +150,7 @@ func (r *CursorRunner) batch(ctx context.Context, s Session, selection cursor.Se
 
 // finish runs the statement for the keys and makes the move, in the open transaction, and commits.
 func (r *CursorRunner) finish(ctx context.Context, s Session, keys []shard.Key, move cursor.Move) error {
+	move.TriedWith = r.fingerprint()
 	advance := r.slot.Advance(move)
 	if err := r.sql.Run(ctx, s, keys, After{Params: advance.Params(), Read: advance.Verify}); err != nil {
 		return err

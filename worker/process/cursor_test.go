@@ -166,6 +166,24 @@ func TestCursorAnotherNumberOfAttemptsIsAnotherChance(t *testing.T) {
 	b.wantAllOnce()
 }
 
+// Another statement is another chance, also for rows that failed before the worker started.
+func TestCursorAnotherStatementIsAnotherChance(t *testing.T) {
+	b := newBench(t, tableOf("int")+rows(1, 20))
+	bad := Settings{Statement: update + " AND 1 / (id - 5) IS NOT NULL", Rows: 10, MaxAttempts: 1}
+	if state := b.cursorWorker(bad, 1, 1, 0).run(); state != Failing {
+		t.Fatalf("ends in %v", state)
+	}
+	same := b.cursorWorker(bad, 1, 1, 0)
+	if state := same.run(); state != Failing || b.text("SELECT attempts::text FROM shardedjob.row_failure") != "1" {
+		t.Errorf("a row that failed every attempt was tried again: %v", state)
+	}
+	good := b.cursorWorker(Settings{Statement: update, Rows: 10, MaxAttempts: 1}, 1, 1, 0)
+	if state := good.run(); state != Drained || good.done != 1 {
+		t.Errorf("ends in %v with %d rows", state, good.done)
+	}
+	b.wantAllOnce()
+}
+
 func TestCursorEverythingFailingStops(t *testing.T) {
 	b := newBench(t, tableOf("int")+rows(1, 1000)+"ALTER TABLE t ADD CHECK (NOT done)")
 	w := b.cursorWorker(Settings{Statement: update, Rows: 64}, 1, 1, 0)
