@@ -37,6 +37,8 @@ func (r *Reconciler) act(ctx context.Context, o Observation, w world, step Step)
 		err = r.applySet(ctx, w, s.Replicas)
 	case DeletePods:
 		err = r.deletePods(ctx, w, s)
+	case ForceDeletePods:
+		err = r.forceDeletePods(ctx, o, w, s)
 	case DeleteJob:
 		err = r.deleteJob(ctx, w.job)
 	}
@@ -74,8 +76,12 @@ func statusMessage(err error) string {
 	return err.Error()
 }
 
-// apply applies an object. One without a UID is to be created: then nothing is forced, so that an object which somebody
-// made in between is not taken over. One with a UID is ours, and the API server checks that it still is that one.
+// neverWritten is a version that no object has: the first write to the store is version 2.
+const neverWritten = "1"
+
+// apply applies an object. One without a UID is to be created. To ask for a version that none has means just that: one
+// that somebody made in between, be it another operator, is a conflict. One with a UID is ours, and the API server checks
+// that it still is that one in that version.
 func (r *Reconciler) apply(ctx context.Context, obj client.Object) error {
 	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
 	if err != nil {
@@ -85,10 +91,12 @@ func (r *Reconciler) apply(ctx context.Context, obj client.Object) error {
 	delete(raw, "status")
 	dropNulls(raw)
 	options := []client.ApplyOption{fieldOwner}
+	u := &unstructured.Unstructured{Object: raw}
 	if obj.GetUID() != "" {
 		options = append(options, client.ForceOwnership)
+	} else {
+		u.SetResourceVersion(neverWritten)
 	}
-	u := &unstructured.Unstructured{Object: raw}
 	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
 		return fmt.Errorf("apply %s %s: %w", u.GetKind(), obj.GetName(), err)
 	}
@@ -183,14 +191,50 @@ func (r *Reconciler) checkPlan(ctx context.Context, w world) error {
 
 func (r *Reconciler) deletePods(ctx context.Context, w world, step DeletePods) error {
 	for _, p := range step.Pods {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.job.Namespace, Name: p.Name}}
-		err := r.Client.Delete(ctx, pod, client.Preconditions{UID: &p.UID})
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete pod %s: %w", p.Name, err)
+		switch gone, err := r.deletePod(ctx, w, p); {
+		case err != nil:
+			return err
+		case !gone:
+			r.event(w.job, v1alpha1.EventPodReplaced, "Replace", "Deleted pod %s, which %s", p.Name, step.Why)
 		}
-		r.event(w.job, v1alpha1.EventPodReplaced, "Replace", "Deleted pod %s, which %s", p.Name, step.Why)
 	}
 	return nil
+}
+
+// forceDeletePods removes pods that their nodes do not stop, if the API server's own plan and report still prove that
+// their workers are gone.
+func (r *Reconciler) forceDeletePods(ctx context.Context, o Observation, w world, step ForceDeletePods) error {
+	if err := r.checkPlan(ctx, w); err != nil {
+		return err
+	}
+	var report corev1.ConfigMap
+	if err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: w.job.Namespace, Name: v1alpha1.ReportName(w.job.Name)}, &report); err != nil {
+		return fmt.Errorf("read report: %w", err)
+	}
+	readReport(&o, report.Data)
+	for _, p := range step.Pods {
+		says, free := lockOf(o, p)
+		if !free {
+			return errStale
+		}
+		switch gone, err := r.deletePod(ctx, w, p, client.GracePeriodSeconds(0)); {
+		case err != nil:
+			return err
+		case !gone:
+			r.event(w.job, v1alpha1.EventPodForceDeleted, "ForceDelete", "Removed pod %s of slot %d: %s and %s", p.Name, p.Ordinal, p.overdueWords(), says)
+		}
+	}
+	return nil
+}
+
+// deletePod deletes the very pod that was observed, and says whether it was gone already.
+func (r *Reconciler) deletePod(ctx context.Context, w world, p PodView, options ...client.DeleteOption) (gone bool, err error) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.job.Namespace, Name: p.Name}}
+	err = r.Client.Delete(ctx, pod, append(options, client.Preconditions{UID: &p.UID})...)
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("delete pod %s: %w", p.Name, err)
+	}
+	return err != nil, nil
 }
 
 func (r *Reconciler) deleteJob(ctx context.Context, job *v1alpha1.ShardedJob) error {

@@ -53,12 +53,21 @@ type Observation struct {
 type JobView struct {
 	Name       string
 	UID        types.UID
+	Created    time.Time
 	Generation int64
 	Deleting   bool
 	Suspended  bool
+	// Group is the consumer group.
+	Group string
+	// Pending says that the rows themselves remember what is done.
+	Pending bool
+	// Forget says that the group's progress is to be dropped.
+	Forget bool
+	// ForceDelete says that a pod which its node does not stop is to be removed once its worker is known to be gone.
+	ForceDelete bool
 	// Secret is the name of the database Secret, which workers know by its mount alone.
 	Secret string
-	// Wanted is the number of slots: replicas, or 0 while suspended.
+	// Wanted is the number of slots: replicas, 0 while suspended, and 1 to drop progress, since somebody has to do it.
 	Wanted int32
 	// TTL is how long a complete job stays; nil for ever.
 	TTL *time.Duration
@@ -90,6 +99,12 @@ type PodView struct {
 	Current bool
 	// Deleting says that it is on its way out.
 	Deleting bool
+	// Node is where it runs.
+	Node string
+	// GoneBy is when its node was to have stopped it; zero if it is not deleted, or waits for something else to go.
+	GoneBy time.Time
+	// NodeLost says that the control plane hears nothing of its node.
+	NodeLost bool
 	// Trouble is why it does not get ready, in the words of the kubelet or the scheduler.
 	Trouble string
 	// NeedsPerson says that the trouble will not pass by itself.
@@ -104,18 +119,43 @@ type Refusal struct {
 	Message string
 }
 
-// Complete says that the work is done: it was recorded, or the workers of the current plan found nothing pending. It is
-// final for this object.
+// Complete says that the work is done: it was recorded, or the workers of the current plan say so. It is final for this
+// object, unless its group's progress is dropped.
 func (o Observation) Complete() bool {
-	return o.Status.CompletionTime != nil ||
-		o.Plan != nil && o.Report != nil && o.Report.CompleteTime != nil &&
-			o.Report.Epoch == o.Plan.Epoch && o.Report.Slots == o.Plan.Slots
+	if o.Forgetting() {
+		return false
+	}
+	return o.Status.CompletionTime != nil || o.reportOfPlan() && o.Report.CompleteTime != nil
 }
 
-// AllHeld says that every slot of the plan is held under it, and so nobody works under an older one.
+// Forgetting says that the group's progress is being or was dropped, so that what was known of it holds no more.
+func (o Observation) Forgetting() bool { return o.Job.Forget || o.Plan != nil && o.Plan.Forget }
+
+// Forgotten says that the group's progress was dropped, as the job still asks.
+func (o Observation) Forgotten() bool {
+	return o.Job.Forget && o.reportOfPlan() && o.Plan.Forget && o.Report.Forgotten
+}
+
+// reportOfPlan says that there is a report, and that it speaks of the partition of the plan.
+func (o Observation) reportOfPlan() bool {
+	return o.Plan != nil && o.Report != nil && o.Report.Epoch == o.Plan.Epoch && o.Report.Slots == o.Plan.Slots
+}
+
+// AllHeld says that every slot of the plan is held under it, by its own worker or an adopter, and so nobody works under
+// an older one.
 func (o Observation) AllHeld() bool {
-	return o.Plan != nil && o.Report != nil && o.Report.Epoch == o.Plan.Epoch &&
-		o.Report.Slots == o.Plan.Slots && o.Report.SlotCounts.Working == o.Plan.Slots
+	return o.reportOfPlan() && o.Report.SlotCounts.Working+o.Report.SlotCounts.Adopted == o.Plan.Slots
+}
+
+// AllHome says that every slot of the plan is held under it by its own worker.
+func (o Observation) AllHome() bool { return o.AllHeld() && o.Report.SlotCounts.Adopted == 0 }
+
+// worked is how many slots are worked under the plan: none of one that only dropped progress.
+func (o Observation) worked() int32 {
+	if o.Plan.Forget && !o.Job.Forget {
+		return 0
+	}
+	return o.Plan.Slots
 }
 
 // ReportLive says that the pod that wrote the report is there and ready, so that the report speaks of now.

@@ -24,7 +24,7 @@ type world struct {
 	// set and plan are ours, or nil.
 	set  *appsv1.StatefulSet
 	plan *corev1.ConfigMap
-	// children are those of workerChildren to apply, each with the UID of the live one if there is one.
+	// children are those of workerChildren to apply, each with UID and version of the live one if there is one.
 	children []client.Object
 }
 
@@ -52,13 +52,21 @@ func (r *Reconciler) observe(ctx context.Context, job *v1alpha1.ShardedJob) (Obs
 
 func viewJob(job *v1alpha1.ShardedJob) JobView {
 	view := JobView{
-		Name:       job.Name,
-		UID:        job.UID,
-		Generation: job.Generation,
-		Deleting:   job.DeletionTimestamp != nil,
-		Suspended:  job.Spec.Suspend,
-		Secret:     job.Spec.Database.SecretName,
-		Wanted:     job.WantedSlots(),
+		Name:        job.Name,
+		UID:         job.UID,
+		Created:     job.CreationTimestamp.Time,
+		Generation:  job.Generation,
+		Deleting:    job.DeletionTimestamp != nil,
+		Suspended:   job.Spec.Suspend,
+		Group:       job.Group(),
+		Pending:     job.Spec.Table.Pending != "",
+		Forget:      job.Forget(),
+		ForceDelete: job.Spec.Fence.UnreachablePods == v1alpha1.ForceDeleteUnreachable,
+		Secret:      job.Spec.Database.SecretName,
+		Wanted:      job.WantedSlots(),
+	}
+	if view.Forget {
+		view.Wanted = 1
 	}
 	if seconds := job.Spec.TTLSecondsAfterFinished; seconds != nil {
 		view.TTL = ptr.To(time.Duration(*seconds) * time.Second)
@@ -146,6 +154,7 @@ func (r *Reconciler) observeChildren(ctx context.Context, o *Observation, w *wor
 		}
 		if ok {
 			desired.SetUID(live.GetUID())
+			desired.SetResourceVersion(live.GetResourceVersion())
 		}
 		if !ok || childDrifted(desired, live) {
 			o.ChildrenDrifted = true
@@ -181,16 +190,21 @@ func (r *Reconciler) observePods(ctx context.Context, o *Observation, w *world) 
 		if !ok {
 			continue
 		}
+		view := viewPod(pod, ordinal, revision)
 		switch owner := metav1.GetControllerOf(pod); {
 		case jobUID(pod) == string(w.job.UID):
 		case owner != nil && owner.Kind == "StatefulSet" && owner.Name == w.job.Name && (w.set == nil || owner.UID != w.set.UID):
-			o.Predecessors = append(o.Predecessors, "Pod "+pod.Name)
+			left := "Pod " + pod.Name
+			if o.overdue(view) {
+				left += " (" + view.overdueWords() + ")"
+			}
+			o.Predecessors = append(o.Predecessors, left)
 			continue
 		case owner == nil && w.set == nil:
 			o.Foreign = append(o.Foreign, "Pod "+pod.Name)
 			continue
 		}
-		o.Pods = append(o.Pods, viewPod(pod, ordinal, revision))
+		o.Pods = append(o.Pods, view)
 	}
 	slices.SortFunc(o.Pods, func(a, b PodView) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
 	slices.Sort(o.Predecessors)

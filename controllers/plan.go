@@ -3,6 +3,9 @@ package controllers
 import (
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"shardedjob.dev/api/v1alpha1"
 )
 
@@ -31,19 +34,22 @@ type (
 		Pods []PodView
 		Why  string
 	}
+	// ForceDeletePods removes pods that their node does not stop and whose workers are known to be gone.
+	ForceDeletePods struct{ Pods []PodView }
 	// DeleteJob deletes the complete job, whose time to live is over.
 	DeleteJob struct{}
 	// Wait does nothing until something changes or the given time has passed; 0 is for ever.
 	Wait struct{ For time.Duration }
 )
 
-func (Record) step()        {}
-func (ApplyChildren) step() {}
-func (WritePlan) step()     {}
-func (ApplySet) step()      {}
-func (DeletePods) step()    {}
-func (DeleteJob) step()     {}
-func (Wait) step()          {}
+func (Record) step()          {}
+func (ApplyChildren) step()   {}
+func (WritePlan) step()       {}
+func (ApplySet) step()        {}
+func (DeletePods) step()      {}
+func (ForceDeletePods) step() {}
+func (DeleteJob) step()       {}
+func (Wait) step()            {}
 
 const (
 	// pollForeign is how often to look whether a foreign object is gone: nobody tells us.
@@ -60,6 +66,9 @@ const (
 //	m < n                    more pods first; publish (e+1, n) once they are ready or Patience is over
 //	m > n                    publish (e+1, n) at once; stop surplus pods once all n slots are held
 //	m = n                    keep plan and StatefulSet as they should be
+//
+// A slot counts as held whether by its own worker or by one that adopted it, so a pod that never comes holds nothing up.
+// To drop the group's progress is a partition of its own, with one slot; nobody works under it.
 //
 // The wish is always the newest: a change in the middle of a re-partition starts again from the table above.
 func Next(o Observation) Step {
@@ -87,10 +96,10 @@ func Next(o Observation) Step {
 	if blocking := blockingPods(o); len(blocking) > 0 {
 		return DeletePods{Pods: blocking, Why: "is surplus and takes the room of one that is refused"}
 	}
-	if wait := waits(o); wait > 0 {
-		return Wait{For: wait}
+	if gone := removablePods(o); len(gone) > 0 {
+		return ForceDeletePods{Pods: gone}
 	}
-	return Wait{}
+	return Wait{For: waits(o)}
 }
 
 // finish lets the pods of a complete job go, and the job itself when its time is over. The plan stays: it says what was
@@ -102,51 +111,69 @@ func finish(o Observation) Step {
 	if o.Set.Exists && o.Set.Replicas > 0 {
 		return ApplySet{Replicas: 0}
 	}
-	if o.Job.TTL == nil {
-		return Wait{}
+	wait := untilOverdue(o)
+	if o.Job.TTL != nil {
+		left := completeSince(o).Add(*o.Job.TTL).Sub(o.Now)
+		if left <= 0 {
+			return DeleteJob{}
+		}
+		wait = soonest(wait, left)
 	}
-	left := o.Status.CompletionTime.Add(*o.Job.TTL).Sub(o.Now)
-	if left <= 0 {
-		return DeleteJob{}
+	return Wait{For: wait}
+}
+
+// completeSince is when the object became complete, which its work may have been long before.
+func completeSince(o Observation) time.Time {
+	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionComplete); c != nil && c.Status == metav1.ConditionTrue {
+		return c.LastTransitionTime.Time
 	}
-	return Wait{For: left}
+	return o.Now
 }
 
 // nextPlan is the next step about the plan, or nil.
 func nextPlan(o Observation) Step {
 	n, epoch := o.Job.Wanted, o.HighestEpoch()+1
 	canPublish := epoch <= v1alpha1.MaxEpoch
+	if !targetRecorded(o) {
+		return Record{}
+	}
 	if o.Plan == nil {
 		if !canPublish {
 			return Wait{}
 		}
 		return WritePlan{Epoch: epoch, Slots: n}
 	}
-	m := o.Plan.Slots
-	if !targetRecorded(o) {
-		return Record{}
-	}
+	m := o.worked()
 	if canPublish {
 		switch {
-		case o.Plan.Epoch < o.HighestEpoch():
+		case o.Plan.Forget == o.Job.Forget && o.Plan.Epoch < o.HighestEpoch():
 			// The plan was lost and restored from an older one: workers refuse an epoch that went back.
 			return WritePlan{Epoch: epoch, Slots: min(m, n)}
-		case m > n, m == 0 && n > 0, m < n && readyToGrow(o):
+		case o.Plan.Forget != o.Job.Forget, m > n, m == 0 && n > 0, m < n && readyToGrow(o):
 			return WritePlan{Epoch: epoch, Slots: n}
 		}
 	}
-	if o.PlanStale || m == n && o.Plan.Generation != o.Job.Generation {
+	if o.Plan.Forget == o.Job.Forget && (o.PlanStale || m == n && o.Plan.Generation != o.Job.Generation) {
 		return WritePlan{Epoch: o.Plan.Epoch, Slots: m}
 	}
 	return nil
 }
 
-// targetRecorded says whether the status holds the present target of a re-partition, if there is one.
+// targetRecorded says whether the status holds the present target of a re-partition, if there is one, and no completion of
+// which the progress is dropped.
 func targetRecorded(o Observation) bool {
-	if r := o.Status.Repartition; r != nil {
+	r := o.Status.Repartition
+	switch {
+	case o.Forgetting() && o.Status.CompletionTime != nil:
+		return false
+	case o.Job.Forget:
+		return r == nil
+	case o.Plan == nil:
+		return true
+	case r != nil:
 		return r.To == o.Job.Wanted
 	}
-	return o.Plan.Slots == o.Job.Wanted
+	return o.worked() == o.Job.Wanted
 }
 
 // readyToGrow says whether the new pods are there, or no more of them can be expected.
@@ -185,6 +212,9 @@ func missingConnections(o Observation) int32 {
 // than it has while a surplus pod may still hold a slot.
 func wantedReplicas(o Observation) int32 {
 	need := o.Job.Wanted
+	if o.Forgotten() {
+		return 0
+	}
 	if o.Plan != nil {
 		need = o.Plan.Slots
 		if need < o.Job.Wanted && missingConnections(o) == 0 && o.HighestEpoch() < v1alpha1.MaxEpoch {
@@ -245,10 +275,10 @@ func blockingPods(o Observation) []PodView {
 // waits is how long until time alone changes the plan or something has to be looked at that nobody tells of; 0 if
 // never.
 func waits(o Observation) time.Duration {
-	var wait time.Duration
+	wait := untilOverdue(o)
 	sooner := func(d time.Duration) {
-		if d > 0 && (wait == 0 || d < wait) {
-			wait = d
+		if d > 0 {
+			wait = soonest(wait, d)
 		}
 	}
 	if o.Plan != nil && o.Plan.Slots < o.Job.Wanted {

@@ -53,6 +53,12 @@ func viewPod(pod *corev1.Pod, ordinal int32, revision string) PodView {
 		Created:  pod.CreationTimestamp.Time,
 		Current:  revision == "" || pod.Labels["controller-revision-hash"] == revision,
 		Deleting: pod.DeletionTimestamp != nil,
+		Node:     pod.Spec.NodeName,
+		NodeLost: nodeLost(pod),
+	}
+	// One with finalizers waits for whoever is to remove them.
+	if view.Deleting && view.Node != "" && len(pod.Finalizers) == 0 {
+		view.GoneBy = pod.DeletionTimestamp.Time
 	}
 	if c := podCondition(pod, corev1.PodReady); c != nil {
 		view.Ready = c.Status == corev1.ConditionTrue
@@ -75,6 +81,14 @@ const startupSlack = 5 * time.Second
 // ready in between. A pod without a start time or condition was never looked at by a kubelet.
 func turnedUnready(pod *corev1.Pod, ready *corev1.PodCondition) bool {
 	return pod.Status.StartTime != nil && ready.LastTransitionTime.Sub(pod.Status.StartTime.Time) > startupSlack
+}
+
+// nodeLost says that the node controller has lost the pod's node. It then sets Ready to False and leaves the kubelet's
+// word on the containers as it was; a kubelet would do so only for the sake of a readiness gate, which it names.
+func nodeLost(pod *corev1.Pod) bool {
+	ready, containers := podCondition(pod, corev1.PodReady), podCondition(pod, corev1.ContainersReady)
+	return ready != nil && ready.Status == corev1.ConditionFalse && ready.Reason == "" &&
+		containers != nil && containers.Status == corev1.ConditionTrue
 }
 
 func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {

@@ -10,6 +10,33 @@ import (
 	"shardedjob.dev/api/v1alpha1"
 )
 
+// nextCompletionTime is when the work was done: as it was recorded, else as the workers say, unless that is yet to come. It
+// is nil while there is work, and when progress is dropped.
+func nextCompletionTime(o Observation) *metav1.Time {
+	switch {
+	case !o.Complete():
+		return nil
+	case o.Status.CompletionTime != nil:
+		return o.Status.CompletionTime
+	}
+	at := timeOf(o)
+	if told := o.Report.CompleteTime.Rfc3339Copy(); told.Before(&at) {
+		at = told
+	}
+	return &at
+}
+
+// nextBy is what of a key picks its slot. It holds for as long as the job, once it is known.
+func nextBy(o Observation) v1alpha1.ShardBy {
+	switch {
+	case o.reportOfPlan() && o.Report.By != "":
+		return o.Report.By
+	case o.Status.Partition != nil:
+		return o.Status.Partition.By
+	}
+	return ""
+}
+
 // nextProgress counts rows. Without a report the last figures stand, at rate 0.
 func nextProgress(o Observation) *v1alpha1.ProgressStatus {
 	p := o.Status.Progress.DeepCopy()
@@ -88,21 +115,29 @@ func nextSlotCounts(o Observation) *v1alpha1.SlotCounts {
 	switch {
 	case o.Plan == nil || o.Complete():
 		return &v1alpha1.SlotCounts{}
-	case o.Report == nil || o.Report.Epoch != o.Plan.Epoch:
+	case !o.reportOfPlan():
 		waiting := o.readyBelow(o.Plan.Slots)
 		return &v1alpha1.SlotCounts{Waiting: waiting, Unheld: o.Plan.Slots - waiting}
 	}
 	c := o.Report.SlotCounts
-	if held := heldSlots(o); held < c.Working {
-		c.Unheld += c.Working - held
-		c.Working = held
-	}
+	held := heldSlots(o)
+	c.Unheld += c.Working + c.Adopted - held
+	c.Working = min(c.Working, held)
+	c.Adopted = held - c.Working
 	return &c
 }
 
 func nextSlots(o Observation) []v1alpha1.SlotStatus {
-	if o.Plan == nil || o.Complete() || !o.ReportLive() || o.Report.Epoch != o.Plan.Epoch {
+	if o.Complete() || !o.ReportLive() || !o.reportOfPlan() {
 		return nil
 	}
 	return o.Report.SlotStatuses
+}
+
+// nextWarnings are what the workers warn of while somebody who is alive says so.
+func nextWarnings(o Observation) []string {
+	if o.Complete() || !o.ReportLive() || !o.reportOfPlan() {
+		return nil
+	}
+	return o.Report.Warnings
 }

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,10 +12,10 @@ import (
 
 // nextRepartition is the re-partition that is under way, as it goes into status; nil if there is none.
 func nextRepartition(o Observation) *v1alpha1.RepartitionStatus {
-	if o.Plan == nil || o.Complete() {
+	if o.Plan == nil || o.Complete() || o.Job.Forget {
 		return nil
 	}
-	n, m := o.Job.Wanted, o.Plan.Slots
+	n, m := o.Job.Wanted, o.worked()
 	r := o.Status.Repartition.DeepCopy()
 	switch {
 	case r == nil && m == n:
@@ -37,12 +38,12 @@ func timeOf(o Observation) metav1.Time { return metav1.NewTime(o.Now).Rfc3339Cop
 // repartitioned says whether nothing is left to do of a re-partition.
 func repartitioned(o Observation) bool {
 	n := o.Job.Wanted
-	return o.Plan.Slots == n && o.have() == n && len(o.surplus(n)) == 0 && (n == 0 || o.AllHeld())
+	return !o.Plan.Forget && o.Plan.Slots == n && o.have() == n && len(o.surplus(n)) == 0 && (n == 0 || o.AllHeld())
 }
 
 // repartitionStep says how far the re-partition is, and what it waits for.
 func repartitionStep(o Observation, from int32) (v1alpha1.RepartitionStep, string) {
-	n, m := o.Job.Wanted, o.Plan.Slots
+	n, m := o.Job.Wanted, o.worked()
 	switch missing := missingConnections(o); {
 	case missing > 0:
 		return v1alpha1.StepNotEnoughConnections, fmt.Sprintf(
@@ -55,17 +56,17 @@ func repartitionStep(o Observation, from int32) (v1alpha1.RepartitionStep, strin
 	case m > n:
 		return v1alpha1.StepSwitchingOver, "telling the workers"
 	default:
-		return v1alpha1.StepStoppingPods, "waiting for " + count(int32(len(o.surplus(n))), "surplus pod", "surplus pods") + " to stop"
+		return v1alpha1.StepStoppingPods, "waiting for " + count(int32(len(o.surplus(n))), "surplus pod", "surplus pods") + " to stop" + quoteTroubles(o)
 	}
 }
 
-// heldSlots is how many slots are known to be held under the present plan. A report that nobody stands behind any more
-// counts for no more slots than pods are ready.
+// heldSlots is how many slots are known to be held under the present plan, by their own worker or an adopter. A report
+// that nobody stands behind any more counts for no more slots than pods are ready.
 func heldSlots(o Observation) int32 {
-	if o.Plan == nil || o.Report == nil || o.Report.Epoch != o.Plan.Epoch {
+	if !o.reportOfPlan() {
 		return 0
 	}
-	held := o.Report.SlotCounts.Working
+	held := o.Report.SlotCounts.Working + o.Report.SlotCounts.Adopted
 	if !o.ReportLive() {
 		held = min(held, o.readyBelow(o.Plan.Slots))
 	}
@@ -90,20 +91,25 @@ func troubles(o Observation) []string {
 	if refusal := podRefusal(o); refusal != "" {
 		all = append(all, refusal)
 	}
-	var more int
 	for _, p := range o.Pods {
-		switch {
-		case p.Ready || p.Deleting || p.Trouble == "" || p.Ordinal >= o.have():
-		case len(all) < maxTroubles:
-			all = append(all, p.Name+": "+p.Trouble)
-		default:
-			more++
+		if trouble := o.trouble(p); trouble != "" && (p.Ordinal < o.have() || p.Deleting) {
+			all = append(all, p.Name+": "+trouble)
 		}
 	}
-	if more > 0 {
-		all = append(all, fmt.Sprintf("and %d more", more))
+	return few(all, maxTroubles)
+}
+
+// few is the list, cut to so many.
+func few(all []string, most int) []string {
+	if len(all) <= most {
+		return all
 	}
-	return all
+	return append(slices.Clone(all[:most]), fmt.Sprintf("and %d more", len(all)-most))
+}
+
+// neededInTrouble says whether pods that should exist do not, or have trouble.
+func neededInTrouble(o Observation) bool {
+	return podRefusal(o) != "" || slices.ContainsFunc(o.Pods, func(p PodView) bool { return p.Ordinal < o.have() && o.trouble(p) != "" })
 }
 
 // podRefusal is why pods that should exist do not; "" if none is missing or nobody refused.

@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -23,12 +21,9 @@ func NextStatus(o Observation) v1alpha1.ShardedJobStatus {
 	s.ReadyReplicas = o.readyBelow(v1alpha1.MaxSlots)
 	s.Selector = labels.Set{v1alpha1.LabelJob: o.Job.Name}.String()
 	if o.Plan != nil {
-		s.Partition = &v1alpha1.PartitionStatus{Epoch: o.Plan.Epoch, Slots: o.Plan.Slots}
+		s.Partition = &v1alpha1.PartitionStatus{Epoch: o.Plan.Epoch, Slots: o.Plan.Slots, By: nextBy(o)}
 	}
-	if o.Complete() && s.CompletionTime == nil {
-		now := timeOf(o)
-		s.CompletionTime = &now
-	}
+	s.CompletionTime = nextCompletionTime(o)
 	s.Repartition = nextRepartition(o)
 	s.Coordinator = ""
 	if o.ReportLive() {
@@ -37,10 +32,15 @@ func NextStatus(o Observation) v1alpha1.ShardedJobStatus {
 	s.Progress = nextProgress(o)
 	s.SlotCounts = nextSlotCounts(o)
 	s.Slots = nextSlots(o)
+	s.Warnings = nextWarnings(o)
 
 	stalled := stall(o)
+	ready := readyCondition(o, s.Repartition, stalled)
+	if len(s.Warnings) > 0 {
+		ready.Message += warningMark + s.Warnings[0]
+	}
 	for _, c := range []metav1.Condition{
-		readyCondition(o, s.Repartition, stalled),
+		ready,
 		repartitioningCondition(o, s.Repartition),
 		databaseCondition(o),
 		completeCondition(o),
@@ -82,7 +82,8 @@ func stall(o Observation) *v1alpha1.Problem {
 		return nil
 	case o.Refusal != nil:
 		return problem(o.Refusal.Reason, o.Refusal.Message)
-	case o.HighestEpoch() >= v1alpha1.MaxEpoch && (o.Plan == nil || o.Plan.Slots != o.Job.Wanted || o.Plan.Epoch < o.HighestEpoch()):
+	case o.HighestEpoch() >= v1alpha1.MaxEpoch &&
+		(o.Plan == nil || o.Plan.Slots != o.Job.Wanted || o.Plan.Forget != o.Job.Forget || o.Plan.Epoch < o.HighestEpoch()):
 		return problem(v1alpha1.ReasonEpochExhausted, fmt.Sprintf(
 			"Epoch %d was seen and no higher one can be published: make another ShardedJob with another consumerGroup", o.HighestEpoch()))
 	case o.Job.Wanted == 0 || o.Plan == nil:
@@ -126,12 +127,6 @@ func workerProblems(o Observation) []v1alpha1.Problem {
 	return all
 }
 
-func podsMissing(o Observation) string {
-	n := o.have()
-	ready := o.readyBelow(n)
-	return fmt.Sprintf("%d of %s ready%s", ready, count(n, "pod is", "pods are"), quoteTroubles(o))
-}
-
 func stalledCondition(stalled *v1alpha1.Problem) metav1.Condition {
 	if stalled != nil {
 		return condition(v1alpha1.ConditionStalled, metav1.ConditionTrue, stalled.Reason, stalled.Message)
@@ -155,20 +150,22 @@ func readyCondition(o Observation, r *v1alpha1.RepartitionStatus, stalled *v1alp
 		return no(v1alpha1.ReasonStalled, stalled.Message)
 	case len(o.Predecessors) > 0:
 		return no(v1alpha1.ReasonWaitingForPredecessor, "Waiting until what was deleted is gone: "+
-			strings.Join(firstOf(o.Predecessors), ", "))
+			strings.Join(few(o.Predecessors, maxTroubles), ", "))
+	case o.Job.Forget:
+		return forgetCondition(o)
 	case o.Complete():
-		return yes(v1alpha1.ReasonComplete, "Every row in scope was processed; later changes of the spec have no effect")
+		return yes(v1alpha1.ReasonComplete, "Every row in scope was processed"+completeTail(o)+quoteTroubles(o))
 	case n == 0 && paused(o):
 		return yes(v1alpha1.ReasonPaused, "No worker runs, and no lock is held")
 	case n == 0:
-		return no(v1alpha1.ReasonPausing, "Waiting for "+count(int32(len(o.Pods)), "pod", "pods")+" to finish the batch and stop")
+		return no(v1alpha1.ReasonPausing, "Waiting for "+count(int32(len(o.Pods)), "pod", "pods")+" to finish the batch and stop"+quoteTroubles(o))
 	case o.Plan == nil:
 		return no(v1alpha1.ReasonStarting, "Starting "+count(n, "worker", "workers"))
-	case len(troubles(o)) > 0:
+	case neededInTrouble(o):
 		return no(v1alpha1.ReasonPodsMissing, podsMissing(o))
 	case r != nil:
 		return no(v1alpha1.ReasonRepartitioning, repartitionMessage(r))
-	case !o.Set.Exists || o.readyBelow(n) < n || !o.AllHeld() || !o.ReportLive():
+	case !o.Set.Exists || o.readyBelow(n) < n || !o.AllHome() || !o.ReportLive():
 		return no(unheldReason(o), unheldMessage(o))
 	case o.Set.Drifted || !o.Set.Settled || slices.ContainsFunc(o.Pods, func(p PodView) bool { return !p.Current }):
 		return no(v1alpha1.ReasonUpdating, "The pods are being replaced by those of the new template")
@@ -191,21 +188,6 @@ func unheldReason(o Observation) string {
 	}
 	return v1alpha1.ReasonSlotsUnheld
 }
-
-func unheldMessage(o Observation) string {
-	n := o.Plan.Slots
-	message := fmt.Sprintf("%d of %s held, %d of %s ready", heldSlots(o), count(n, "slot is", "slots are"),
-		o.readyBelow(n), count(n, "pod is", "pods are"))
-	if problems := workerProblems(o); len(problems) > 0 {
-		message += ": " + problems[0].Message
-	}
-	if o.ReportError != "" {
-		message += "; " + o.ReportError
-	}
-	return message
-}
-
-func firstOf(all []string) []string { return all[:min(len(all), maxTroubles)] }
 
 func repartitionMessage(r *v1alpha1.RepartitionStatus) string {
 	return fmt.Sprintf("Scaling from %d to %s: %s", r.From, count(r.To, "slot", "slots"), r.Message)
@@ -245,15 +227,41 @@ func databaseCondition(o Observation) metav1.Condition {
 	return condition(v1alpha1.ConditionDatabaseReachable, metav1.ConditionUnknown, v1alpha1.ReasonNotObserved, "No worker reports")
 }
 
-func completeCondition(o Observation) metav1.Condition {
+// forgetCondition is Ready while the group's progress is dropped: True once it is, and nobody is left who could make any.
+func forgetCondition(o Observation) metav1.Condition {
 	switch {
+	case !o.Forgotten():
+		return condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonForgetting, fmt.Sprintf(
+			"The progress of consumer group %s is to be dropped: waiting for a worker to do it%s", o.Job.Group, quoteTroubles(o)))
+	case len(o.Pods) > 0 || o.Set.Replicas > 0:
+		return condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonForgetting, fmt.Sprintf(
+			"The progress of consumer group %s is dropped: waiting for %s to stop%s",
+			o.Job.Group, count(int32(len(o.Pods)), "pod", "pods"), quoteTroubles(o)))
+	}
+	return condition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonForgotten, fmt.Sprintf(
+		"The progress of consumer group %s is dropped: delete this ShardedJob, or remove the annotation %s to start anew",
+		o.Job.Group, v1alpha1.AnnotationForget))
+}
+
+func completeCondition(o Observation) metav1.Condition {
+	no := func(reason, message string) metav1.Condition {
+		return condition(v1alpha1.ConditionComplete, metav1.ConditionFalse, reason, message)
+	}
+	switch {
+	case o.Forgotten():
+		return no(v1alpha1.ReasonForgotten, "The progress is dropped")
+	case o.Job.Forget:
+		return no(v1alpha1.ReasonForgetting, "The progress is to be dropped")
+	case o.Complete() && o.Job.Pending:
+		return condition(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonComplete,
+			"A fresh check found no pending row"+completeTail(o))
 	case o.Complete():
 		return condition(v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonComplete,
-			"A fresh check found no pending row; later changes of the spec have no effect")
+			"Every row that was in scope when the work began was processed"+completeTail(o))
 	case o.Report == nil:
 		return condition(v1alpha1.ConditionComplete, metav1.ConditionUnknown, v1alpha1.ReasonNotObserved, "No worker has reported yet")
 	}
-	return condition(v1alpha1.ConditionComplete, metav1.ConditionFalse, v1alpha1.ReasonInProgress, "Rows are pending")
+	return no(v1alpha1.ReasonInProgress, "Not every row is processed yet")
 }
 
 func suspendedCondition(o Observation) metav1.Condition {
@@ -261,42 +269,4 @@ func suspendedCondition(o Observation) metav1.Condition {
 		return condition(v1alpha1.ConditionSuspended, metav1.ConditionTrue, v1alpha1.ReasonSuspended, "spec.suspend holds the job back")
 	}
 	return condition(v1alpha1.ConditionSuspended, metav1.ConditionFalse, v1alpha1.ReasonNotSuspended, "spec.suspend is false")
-}
-
-// How long a change of status may wait for more of its kind.
-const (
-	figuresInterval = 10 * time.Second
-	detailsInterval = time.Second
-)
-
-// writeInterval is how long after the last write the new status may be written: at once for what people and programs
-// wait for, a second for counts and messages, ten for mere progress. It is negative if there is nothing to write.
-func writeInterval(last, next v1alpha1.ShardedJobStatus) time.Duration {
-	if equality.Semantic.DeepEqual(last, next) {
-		return -1
-	}
-	withoutFigures := func(s v1alpha1.ShardedJobStatus) v1alpha1.ShardedJobStatus {
-		s = *s.DeepCopy()
-		s.Progress, s.Slots = nil, nil
-		return s
-	}
-	withoutDetails := func(s v1alpha1.ShardedJobStatus) v1alpha1.ShardedJobStatus {
-		s = withoutFigures(s)
-		s.Replicas, s.ReadyReplicas, s.SlotCounts, s.Coordinator = 0, 0, nil, ""
-		for i := range s.Conditions {
-			s.Conditions[i].Message = ""
-		}
-		if s.Repartition != nil {
-			s.Repartition.Message = ""
-		}
-		return s
-	}
-	switch {
-	case !equality.Semantic.DeepEqual(withoutDetails(last), withoutDetails(next)):
-		return 0
-	case !equality.Semantic.DeepEqual(withoutFigures(last), withoutFigures(next)):
-		return detailsInterval
-	default:
-		return figuresInterval
-	}
 }

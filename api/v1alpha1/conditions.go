@@ -3,13 +3,14 @@ package v1alpha1
 // Condition types of a ShardedJob.
 const (
 	// ConditionReady is True when the generation of the spec that it names is in force: every slot of the wanted
-	// partition is worked (Running), all of them are let go (Paused), or there is nothing left to do (Complete).
+	// partition is worked by its own worker (Running), all of them are let go (Paused), there is nothing left to do
+	// (Complete), or progress was dropped as asked (Forgotten).
 	ConditionReady = "Ready"
 	// ConditionRepartitioning is True while the number of slots changes.
 	ConditionRepartitioning = "Repartitioning"
 	// ConditionDatabaseReachable is True when the workers can work on the database.
 	ConditionDatabaseReachable = "DatabaseReachable"
-	// ConditionComplete is True once a fresh check found no pending row.
+	// ConditionComplete is True once every row in scope was processed.
 	ConditionComplete = "Complete"
 	// ConditionSuspended is True while spec.suspend holds the job back.
 	ConditionSuspended = "Suspended"
@@ -19,11 +20,11 @@ const (
 
 // Reasons of condition Ready.
 const (
-	// ReasonRunning: every slot is held and works under the generation named.
+	// ReasonRunning: every slot is held by its own worker, which works under the generation named.
 	ReasonRunning = "Running"
 	// ReasonPaused: replicas is 0 or the job is suspended, and every pod is gone.
 	ReasonPaused = "Paused"
-	// ReasonComplete: a fresh check found no pending row.
+	// ReasonComplete: every row in scope was processed.
 	ReasonComplete = "Complete"
 	// ReasonStarting: the job is new and not every slot is held yet.
 	ReasonStarting = "Starting"
@@ -33,7 +34,7 @@ const (
 	ReasonRepartitioning = "Repartitioning"
 	// ReasonUpdating: workers do not all run the newest generation yet.
 	ReasonUpdating = "Updating"
-	// ReasonSlotsUnheld: a slot of the partition is not held.
+	// ReasonSlotsUnheld: a slot of the partition is not held by its own worker; others may have adopted it.
 	ReasonSlotsUnheld = "SlotsUnheld"
 	// ReasonPodsMissing: pods that should exist do not; the message quotes why.
 	ReasonPodsMissing = "PodsMissing"
@@ -41,7 +42,7 @@ const (
 	ReasonWaitingForPredecessor = "WaitingForPredecessor"
 	// ReasonForgetting: the progress of the group is being dropped, as the annotation asks.
 	ReasonForgetting = "Forgetting"
-	// ReasonForgotten: it has been dropped, and the job waits to be deleted.
+	// ReasonForgotten: it has been dropped and no worker runs; the job waits to be deleted.
 	ReasonForgotten = "Forgotten"
 	// ReasonStalled: a person must act; condition Stalled says how.
 	ReasonStalled = "Stalled"
@@ -55,7 +56,7 @@ const (
 	ReasonReachable = "Reachable"
 	// ReasonNotObserved: it could not be observed (yet).
 	ReasonNotObserved = "NotObserved"
-	// ReasonInProgress: rows are pending.
+	// ReasonInProgress: not every row is processed yet.
 	ReasonInProgress = "InProgress"
 	// ReasonNotSuspended: spec.suspend is false.
 	ReasonNotSuspended = "NotSuspended"
@@ -128,9 +129,9 @@ const (
 const (
 	// EventRepartitionStarted: the number of slots begins to change.
 	EventRepartitionStarted = "RepartitionStarted"
-	// EventRepartitionFinished: every slot of the new partition is held.
+	// EventRepartitionFinished: every slot of the new partition is held, by its own worker or an adopter.
 	EventRepartitionFinished = "RepartitionFinished"
-	// EventPodForceDeleted: a pod on an unreachable node was removed.
+	// EventPodForceDeleted: a pod that its node did not stop was removed.
 	EventPodForceDeleted = "PodForceDeleted"
 	// EventPodReplaced: a pod that stood in the way of others was deleted.
 	EventPodReplaced = "PodReplaced"

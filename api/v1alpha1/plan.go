@@ -21,6 +21,9 @@ const (
 	MaxEpoch = 1<<19 - 1
 )
 
+// defaultAdoptAfterSeconds is FenceSpec.AdoptAfterSeconds of a job that does not name it.
+const defaultAdoptAfterSeconds = 30
+
 // Plan is the one thing that workers obey. Epoch changes only when the number of slots does; everything else changes
 // Generation alone and takes effect at the next batch boundary.
 type Plan struct {
@@ -91,9 +94,10 @@ func EncodePlan(p Plan) (map[string]string, error) {
 	return map[string]string{PlanKey: string(raw)}, nil
 }
 
-// DecodePlan reads a plan, and refuses one that this code cannot obey.
+// DecodePlan reads a plan, and refuses one that this code cannot obey. Fields that plans did not have from the start get
+// the values that the schema gives to jobs which do not name them.
 func DecodePlan(raw []byte) (Plan, error) {
-	var p Plan
+	p := Plan{AdoptAfterSeconds: defaultAdoptAfterSeconds, Table: TableSpec{ShardBy: ShardByAuto}}
 	if err := json.Unmarshal(raw, &p); err != nil {
 		return Plan{}, fmt.Errorf("decode plan: %w", err)
 	}

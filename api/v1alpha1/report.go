@@ -55,7 +55,8 @@ type Report struct {
 	SlotCounts SlotCounts `json:"slotCounts"`
 	// SlotStatuses are at most MaxSlotEntries, exceptions first.
 	SlotStatuses []SlotStatus `json:"slotStatuses,omitempty"`
-	// CompleteTime is set once a fresh check found nothing pending. With cursors it may lie before the job was made.
+	// CompleteTime is set once every row in scope was processed: a fresh check found nothing pending, or every cursor is at
+	// the horizon. With cursors it may lie before the job was made.
 	CompleteTime *metav1.Time `json:"completeTime,omitempty"`
 	// Forgotten says that the group's progress was dropped, as Plan.Forget asks.
 	Forgotten bool `json:"forgotten,omitempty"`
@@ -161,7 +162,8 @@ func decodeReport(uid types.UID, raw string) (*Report, error) {
 		r.Slots < 0 || r.Slots > MaxSlots,
 		c.Working < 0 || c.Adopted < 0 || c.Waiting < 0 || c.Unheld < 0 || c.Working > r.Slots || c.Adopted > r.Slots-c.Working,
 		r.Processed < 0 || r.Failed < 0 || r.RowsPerSecond < 0,
-		r.Remaining != nil && *r.Remaining < 0:
+		r.Remaining != nil && *r.Remaining < 0,
+		r.CompleteTime != nil && r.CompleteTime.IsZero():
 		return nil, fmt.Errorf("report has a figure out of range")
 	}
 	switch r.By {
@@ -178,7 +180,7 @@ func decodeReport(uid types.UID, raw string) (*Report, error) {
 	}
 	for i := range r.SlotStatuses {
 		s := &r.SlotStatuses[i]
-		s.Message, s.Pod, s.Holder = clip(s.Message), clip(s.Pod), clip(s.Holder)
+		s.Message, s.Pod, s.Holder, s.HolderPID = clip(s.Message), clip(s.Pod), clip(s.Holder), max(s.HolderPID, 0)
 		switch s.State {
 		case SlotWorking, SlotAdopted, SlotDrained, SlotFailing, SlotWaiting, SlotUnheld:
 		default:

@@ -16,7 +16,8 @@ import (
 // +kubebuilder:printcolumn:name="Table",type=string,JSONPath=`.spec.table.name`
 // +kubebuilder:printcolumn:name="Replicas",type=integer,JSONPath=`.spec.replicas`
 // +kubebuilder:printcolumn:name="Slots",type=integer,JSONPath=`.status.partition.slots`,description="Slots the table is partitioned into now"
-// +kubebuilder:printcolumn:name="Held",type=integer,JSONPath=`.status.slotCounts.working`,description="Slots that a worker holds the lock of"
+// +kubebuilder:printcolumn:name="Held",type=integer,JSONPath=`.status.slotCounts.working`,description="Slots whose own worker holds their lock"
+// +kubebuilder:printcolumn:name="Adopted",type=integer,priority=1,JSONPath=`.status.slotCounts.adopted`,description="Slots that workers of other slots work"
 // +kubebuilder:printcolumn:name="Done%",type=integer,JSONPath=`.status.progress.percent`
 // +kubebuilder:printcolumn:name="Rows/s",type=integer,JSONPath=`.status.progress.rowsPerSecond`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
@@ -53,7 +54,7 @@ type ShardedJobList struct {
 // +kubebuilder:validation:Enum=Backfill
 type Mode string
 
-// ModeBackfill ends with condition Complete once no row in scope is pending.
+// ModeBackfill ends with condition Complete once every row in scope is processed.
 const ModeBackfill Mode = "Backfill"
 
 // ShardedJobSpec is what should run.
@@ -69,7 +70,7 @@ type ShardedJobSpec struct {
 	// +kubebuilder:validation:Maximum=1000
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// mode says when the job ends. Backfill: with condition Complete, once no row in scope is pending. It cannot be
+	// mode says when the job ends. Backfill: with condition Complete, once every row in scope is processed. It cannot be
 	// changed.
 	// +optional
 	// +kubebuilder:default=Backfill
@@ -77,8 +78,8 @@ type ShardedJobSpec struct {
 	Mode Mode `json:"mode,omitempty"`
 
 	// consumerGroup is the name under which locks are taken and progress is kept in the database, <namespace>/<name> of
-	// the job if left out. A job that is deleted and made again goes on where its group was. Two live jobs of one group, in one cluster or two, are a conflict and the newcomer waits. It cannot be
-	// changed.
+	// the job if left out. A job that is deleted and made again goes on where its group was. Two live jobs of one group,
+	// in one cluster or two, are a conflict and the newcomer waits. It cannot be changed.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -118,7 +119,8 @@ type ShardedJobSpec struct {
 	// +kubebuilder:default=false
 	Suspend bool `json:"suspend,omitempty"`
 
-	// ttlSecondsAfterFinished deletes the ShardedJob this many seconds after it became Complete. Left out: it stays.
+	// ttlSecondsAfterFinished deletes the ShardedJob this many seconds after its condition Complete became True. Left
+	// out: it stays.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
@@ -296,7 +298,8 @@ type FenceSpec struct {
 
 	// unreachablePods says what to do with a pod that was deleted and does not go, because its node is unreachable.
 	// Kubernetes keeps it for ever, since it cannot know whether the pod still runs. Keep: leave it. ForceDelete: remove it
-	// once the lock shows that it holds its slot no longer, so that another takes its place.
+	// once the workers report that its session holds its slot's lock no longer, so that another takes its place. Its
+	// slot is adopted meanwhile, either way.
 	// +optional
 	// +kubebuilder:default=Keep
 	UnreachablePods UnreachablePods `json:"unreachablePods,omitempty"`
@@ -310,7 +313,7 @@ type UnreachablePods string
 const (
 	// KeepUnreachable leaves them to whoever mends the node.
 	KeepUnreachable UnreachablePods = "Keep"
-	// ForceDeleteUnreachable removes them once their worker holds no lock.
+	// ForceDeleteUnreachable removes them once the lock shows that their worker is gone.
 	ForceDeleteUnreachable UnreachablePods = "ForceDelete"
 )
 

@@ -60,7 +60,8 @@ type ShardedJobStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	Warnings []string `json:"warnings,omitempty"`
 
-	// completionTime is when the job became Complete.
+	// completionTime is when the work was done. It lies before the job was made if its consumer group had nothing left
+	// to do by then.
 	// +optional
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
 
@@ -190,6 +191,9 @@ type SlotStatus struct {
 	// holder is who holds the slot's lock: a pod, or what is known of a foreign session.
 	// +optional
 	Holder string `json:"holder,omitempty"`
+	// holderPID is the process ID of the holder's session on the database server, as pg_terminate_backend takes it.
+	// +optional
+	HolderPID int32 `json:"holderPID,omitempty"`
 	// state says what is going on.
 	// +optional
 	State SlotState `json:"state,omitempty"`

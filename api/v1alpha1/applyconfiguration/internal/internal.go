@@ -283,6 +283,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: holder
       type:
         scalar: string
+    - name: holderPID
+      type:
+        scalar: numeric
     - name: message
       type:
         scalar: string

@@ -20,7 +20,8 @@ type FenceSpecApplyConfiguration struct {
 	AdoptAfterSeconds *int32 `json:"adoptAfterSeconds,omitempty"`
 	// unreachablePods says what to do with a pod that was deleted and does not go, because its node is unreachable.
 	// Kubernetes keeps it for ever, since it cannot know whether the pod still runs. Keep: leave it. ForceDelete: remove it
-	// once the lock shows that it holds its slot no longer, so that another takes its place.
+	// once the workers report that its session holds its slot's lock no longer, so that another takes its place. Its
+	// slot is adopted meanwhile, either way.
 	UnreachablePods *apiv1alpha1.UnreachablePods `json:"unreachablePods,omitempty"`
 }
 

@@ -15,12 +15,12 @@ type ShardedJobSpecApplyConfiguration struct {
 	// replicas is n: the number of slots the table is partitioned into, and of worker pods. 0 pauses the job. Best left
 	// out of manifests that are applied again and again, so that kubectl scale or an autoscaler owns it.
 	Replicas *int32 `json:"replicas,omitempty"`
-	// mode says when the job ends. Backfill: with condition Complete, once no row in scope is pending. It cannot be
+	// mode says when the job ends. Backfill: with condition Complete, once every row in scope is processed. It cannot be
 	// changed.
 	Mode *apiv1alpha1.Mode `json:"mode,omitempty"`
 	// consumerGroup is the name under which locks are taken and progress is kept in the database, <namespace>/<name> of
-	// the job if left out. A job that is deleted and made again goes on where its group was. Two live jobs of one group, in one cluster or two, are a conflict and the newcomer waits. It cannot be
-	// changed.
+	// the job if left out. A job that is deleted and made again goes on where its group was. Two live jobs of one group,
+	// in one cluster or two, are a conflict and the newcomer waits. It cannot be changed.
 	ConsumerGroup *string `json:"consumerGroup,omitempty"`
 	// database says how workers reach PostgreSQL.
 	Database *DatabaseSpecApplyConfiguration `json:"database,omitempty"`
@@ -37,7 +37,8 @@ type ShardedJobSpecApplyConfiguration struct {
 	// suspend stops the work at the next batch boundary and removes the pods. Setting it to false goes on where the
 	// job was.
 	Suspend *bool `json:"suspend,omitempty"`
-	// ttlSecondsAfterFinished deletes the ShardedJob this many seconds after it became Complete. Left out: it stays.
+	// ttlSecondsAfterFinished deletes the ShardedJob this many seconds after its condition Complete became True. Left
+	// out: it stays.
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
 	// template is an optional pod template. What it sets is merged over the operator's own: labels, node selectors,
 	// volumes, further containers; a container named "worker" is merged over the worker container. containers may be

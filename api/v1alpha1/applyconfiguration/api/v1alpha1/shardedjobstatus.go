@@ -34,7 +34,8 @@ type ShardedJobStatusApplyConfiguration struct {
 	Slots []SlotStatusApplyConfiguration `json:"slots,omitempty"`
 	// warnings are what a person should know though it stops nothing: what the work waits for, or why it is slow.
 	Warnings []string `json:"warnings,omitempty"`
-	// completionTime is when the job became Complete.
+	// completionTime is when the work was done. It lies before the job was made if its consumer group had nothing left
+	// to do by then.
 	CompletionTime *v1.Time `json:"completionTime,omitempty"`
 	// conditions are Ready, Repartitioning, DatabaseReachable, Complete, Suspended and Stalled.
 	Conditions []metav1.ConditionApplyConfiguration `json:"conditions,omitempty"`

@@ -17,6 +17,8 @@ type SlotStatusApplyConfiguration struct {
 	Pod *string `json:"pod,omitempty"`
 	// holder is who holds the slot's lock: a pod, or what is known of a foreign session.
 	Holder *string `json:"holder,omitempty"`
+	// holderPID is the process ID of the holder's session on the database server, as pg_terminate_backend takes it.
+	HolderPID *int32 `json:"holderPID,omitempty"`
 	// state says what is going on.
 	State *apiv1alpha1.SlotState `json:"state,omitempty"`
 	// processed counts the rows that the worker has processed since it started.
@@ -54,6 +56,14 @@ func (b *SlotStatusApplyConfiguration) WithPod(value string) *SlotStatusApplyCon
 // If called multiple times, the Holder field is set to the value of the last call.
 func (b *SlotStatusApplyConfiguration) WithHolder(value string) *SlotStatusApplyConfiguration {
 	b.Holder = &value
+	return b
+}
+
+// WithHolderPID sets the HolderPID field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the HolderPID field is set to the value of the last call.
+func (b *SlotStatusApplyConfiguration) WithHolderPID(value int32) *SlotStatusApplyConfiguration {
+	b.HolderPID = &value
 	return b
 }
 
