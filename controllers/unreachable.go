@@ -90,10 +90,10 @@ func (o Observation) trouble(p PodView) string {
 		return p.overdueWords() + " and " + says + ", so it is removed"
 	case o.overdue(p):
 		return p.overdueWords() + " and " + says + "; it is removed once that session is known to be gone"
-	case p.Deleting, p.Ready:
-		return ""
 	case p.NodeLost:
 		return fmt.Sprintf("node %s does not answer and %s", p.Node, says)
+	case p.Deleting, p.Ready:
+		return ""
 	}
 	return p.Trouble
 }
