@@ -63,7 +63,7 @@ func TestMessages(t *testing.T) {
 			for k := range int32(8) {
 				o.Report.SlotStatuses = append(o.Report.SlotStatuses, v1alpha1.SlotStatus{Ordinal: k + 1, Holder: "images-0", State: v1alpha1.SlotAdopted})
 			}
-		}, ready, "False SlotsUnheld: 1 of 9 slots are held by their own worker, 8 are adopted, 1 of 9 pods is ready. " +
+		}, ready, "False SlotsUnheld: 1 of 9 slots are held by their own worker, 8 are adopted, 1 of 9 pods are ready. " +
 			"Adopted: slot 1 by images-0, slot 2 by images-0, slot 3 by images-0, and 5 more"},
 		"a warning": {running, func(o *Observation) {
 			o.Report.Warnings = []string{"waiting for 1 transaction, pid 4711, open for 62 s", "another"}
