@@ -108,7 +108,7 @@ func finish(o Observation) Step {
 	if o.Status.CompletionTime == nil {
 		return Record{}
 	}
-	if o.Set.Exists && o.Set.Replicas > 0 {
+	if o.have() > 0 {
 		return ApplySet{Replicas: 0}
 	}
 	wait := untilOverdue(o)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/yaml"
 
 	"shardedjob.dev/api/v1alpha1"
@@ -59,6 +60,9 @@ func TestBadSpecsAreRefusedWithAClearSentence(t *testing.T) {
 		"statement without $1":    {changes: map[string]any{"process.sql.statement": "UPDATE images SET thumb = ''"}, says: "statement must use $1, the array of keys"},
 		"statement with $10 only": {changes: map[string]any{"process.sql.statement": "UPDATE images SET thumb = '' WHERE id = $10"}, says: "statement must use $1, the array of keys"},
 		"hand-over too short":     {changes: map[string]any{"fence.handoverSeconds": int64(20)}, says: "fence.handoverSeconds must be greater than batch.timeoutSeconds"},
+		"adoption at once":        {changes: map[string]any{"fence.adoptAfterSeconds": int64(0)}, says: "should be greater than or equal to 1"},
+		"adoption in two days":    {changes: map[string]any{"fence.adoptAfterSeconds": int64(172800)}, says: "should be less than or equal to 86400"},
+		"unknown unreachablePods": {changes: map[string]any{"fence.unreachablePods": "Delete"}, says: `Unsupported value: "Delete"`},
 		"L01 53 characters":       {job: strings.Repeat("a", 53), says: "the name of a ShardedJob can have at most 52 characters"},
 		"L01 a dot":               {job: "a.b", says: "the name of a ShardedJob cannot contain a dot"},
 	} {
@@ -83,6 +87,10 @@ func TestChangesThatCannotBeAreRefused(t *testing.T) {
 		"another consumer group": {func(j *v1alpha1.ShardedJob) { j.Spec.ConsumerGroup = "other" }, "consumerGroup cannot be changed"},
 		"no consumer group":      {func(j *v1alpha1.ShardedJob) { j.Spec.ConsumerGroup = "" }, "consumerGroup cannot be changed"},
 		"mode":                   {func(j *v1alpha1.ShardedJob) { j.Spec.Mode = "Stream" }, `Unsupported value: "Stream"`},
+		"another shardBy":        {func(j *v1alpha1.ShardedJob) { j.Spec.Table.ShardBy = v1alpha1.ShardByHash }, "table cannot be changed"},
+		"a hand-over shorter than the batch": {func(j *v1alpha1.ShardedJob) {
+			j.Spec.Batch.TimeoutSeconds, j.Spec.Fence.HandoverSeconds = 60, ptr.To[int32](30)
+		}, "fence.handoverSeconds must be greater than batch.timeoutSeconds"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -128,7 +136,83 @@ func TestDefaultsAreVisible(t *testing.T) {
 	p.Expect(job.Spec.Failure).To(Equal(v1alpha1.FailureSpec{MaxAttempts: 5, WhenExhausted: v1alpha1.HoldExhausted}))
 	p.Expect(job.Spec.Database.URIKey).To(Equal("uri"))
 	p.Expect(job.Spec.Table.Schema).To(Equal("public"))
+	p.Expect(job.Spec.Table.ShardBy).To(Equal(v1alpha1.ShardByAuto))
+	p.Expect(job.Spec.Fence).To(Equal(v1alpha1.FenceSpec{AdoptAfterSeconds: 30, UnreachablePods: v1alpha1.KeepUnreachable}))
 	p.Expect(job.Spec.HandoverSeconds()).To(BeEquivalentTo(30))
+}
+
+// TestN05TheHandOverOutlastsTheBatch: were both limits the same, a batch that takes its whole time would always be ended
+// from outside, too.
+func TestN05TheHandOverOutlastsTheBatch(t *testing.T) {
+	p := newPlace(t)
+	for name, c := range map[string]struct {
+		changes map[string]any
+		want    int32 // seconds of the hand-over; 0 if it is refused
+	}{
+		"the same":                {map[string]any{"batch.timeoutSeconds": int64(60), "fence.handoverSeconds": int64(60)}, 0},
+		"shorter":                 {map[string]any{"batch.timeoutSeconds": int64(60), "fence.handoverSeconds": int64(59)}, 0},
+		"longer":                  {map[string]any{"batch.timeoutSeconds": int64(60), "fence.handoverSeconds": int64(61)}, 61},
+		"left out":                {map[string]any{"batch.timeoutSeconds": int64(60)}, 70},
+		"left out, longest batch": {map[string]any{"batch.timeoutSeconds": int64(3600)}, 3610},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			var job v1alpha1.ShardedJob
+			u := p.manifest("images", c.changes)
+			u.SetName("")
+			u.SetGenerateName("images-")
+			err := p.client.Create(t.Context(), u)
+			if c.want == 0 {
+				g.Expect(err).To(MatchError(ContainSubstring("fence.handoverSeconds must be greater than batch.timeoutSeconds")))
+				return
+			}
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(p.get(&job, u.GetName())).To(Succeed())
+			g.Expect(job.Spec.HandoverSeconds()).To(Equal(c.want))
+			g.Expect(graceSeconds(&job)).To(BeEquivalentTo(c.want+10), "and the pods' grace outlasts the hand-over")
+		})
+	}
+}
+
+// TestObjectsStoredBeforeAFieldExistedGoOn stores one under a schema that lacks the newer fields, in a group of its own.
+func TestObjectsStoredBeforeAFieldExistedGoOn(t *testing.T) {
+	p := newPlace(t)
+	install := func(change func(spec map[string]apiextensionsv1.JSONSchemaProps)) {
+		crd := readCRD(p.WithT)
+		crd.Spec.Group, crd.Name, crd.Spec.Names.ShortNames = "old.example.com", "shardedjobs.old.example.com", nil
+		change(crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties)
+		options := envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{crd}}
+		_, err := envtest.InstallCRDs(shared.controlPlane.Config(), options)
+		p.Expect(err).NotTo(HaveOccurred())
+		t.Cleanup(func() { _ = envtest.UninstallCRDs(shared.controlPlane.Config(), options) })
+	}
+	install(func(spec map[string]apiextensionsv1.JSONSchemaProps) {
+		delete(spec["table"].Properties, "shardBy")
+		delete(spec["fence"].Properties, "adoptAfterSeconds")
+		delete(spec["fence"].Properties, "unreachablePods")
+	})
+	job := p.manifest("images", nil)
+	job.SetAPIVersion("old.example.com/v1alpha1")
+	p.Expect(p.client.Create(p.ctx, job)).To(Succeed())
+	field := func(path ...string) func() any {
+		return func() any {
+			_ = p.client.Get(p.ctx, client.ObjectKeyFromObject(job), job)
+			value, _, _ := unstructured.NestedFieldNoCopy(job.Object, path...)
+			return value
+		}
+	}
+	p.Expect(field("spec", "table", "shardBy")()).To(BeNil())
+
+	install(func(map[string]apiextensionsv1.JSONSchemaProps) {})
+	p.Eventually(field("spec", "table", "shardBy")).Should(Equal("Auto"))
+	p.Expect(field("spec", "fence")()).To(HaveKeyWithValue("adoptAfterSeconds", BeEquivalentTo(30)))
+	p.Expect(field("spec", "fence")()).To(HaveKeyWithValue("unreachablePods", "Keep"))
+	unstructured.RemoveNestedField(job.Object, "spec", "table", "shardBy")
+	p.Expect(unstructured.SetNestedField(job.Object, int64(3), "spec", "replicas")).To(Succeed())
+	p.Expect(p.client.Update(p.ctx, job)).To(Succeed(), "whoever does not know the field leaves it out")
+	p.Expect(field("spec", "replicas")()).To(BeEquivalentTo(3))
+	p.Expect(unstructured.SetNestedField(job.Object, "Hash", "spec", "table", "shardBy")).To(Succeed())
+	p.Expect(p.client.Update(p.ctx, job)).To(MatchError(ContainSubstring("table cannot be changed")))
 }
 
 // TestManifestsWorkWithKubectl applies what is installed the way a person does, client-side.
@@ -153,6 +237,8 @@ func TestManifestsWorkWithKubectl(t *testing.T) {
 	p.Expect(strings.Fields(strings.Split(kubectl("get", "sj"), "\n")[0])).To(Equal(
 		[]string{"NAME", "TABLE", "REPLICAS", "SLOTS", "HELD", "DONE%", "ROWS/S", "STATUS", "AGE"}))
 	p.Expect(kubectl("get", "sj", "--no-headers")).To(MatchRegexp(`^thumbnails +images +3 +3 +3 +0 +Running`))
+	p.Expect(strings.Fields(strings.Split(kubectl("get", "sj", "-o", "wide"), "\n")[0])).To(ContainElement("ADOPTED"))
+	p.Expect(kubectl("explain", "sj.spec.fence.unreachablePods")).To(And(ContainSubstring("ENUM:"), ContainSubstring("ForceDelete"), ContainSubstring("so that another takes its place")))
 }
 
 func readCRD(g *WithT) *apiextensionsv1.CustomResourceDefinition {

@@ -3,39 +3,48 @@ package controllers
 import (
 	"fmt"
 	"slices"
-	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
 	"shardedjob.dev/api/v1alpha1"
 )
 
 // simulation is a small world for the planner: what the API server stores, pods that come and go, workers that follow the
-// plan in their own time, and a report that says what was true when it was written.
+// plan in their own time and adopt what others leave, nodes that are lost, and a report that says what was true when it
+// was written.
 type simulation struct {
 	stored
 	now     time.Time
-	history []stored        // what a cache that lags may still show
-	epochs  map[int64]int32 // slots of each epoch ever published
-	working map[int32]int64 // the epoch under which the pod holds its slot, by ordinal; absent if none
-	failing map[int32]bool  // pods that will not get ready
-	held    map[int64]bool  // epochs under which all slots were reported held
+	history []stored                // what a cache that lags may still show
+	epochs  map[int64]v1alpha1.Plan // the plan of each epoch ever published
+	made    int                     // pods ever made
+	working map[int32]int64         // the epoch under which the slot's own worker holds it, by ordinal; absent if it does not
+	adopted map[int32]int64         // the epoch under which another holds it
+	failing map[int32]bool          // ordinals whose pods do not get ready for now
+	never   map[int32]bool          // ordinals whose pods never do
+	lost    map[types.UID]bool      // pods whose nodes do nothing any more
+	held    map[int64]bool          // epochs under which all slots were reported held
+	done    bool                    // the database remembers that all rows were processed
+	dropped int64                   // the epoch under which progress was dropped last
 }
 
 // stored is what the API server holds. Versions count writes.
 type stored struct {
-	wanted                     int32
-	generation                 int64
-	status                     v1alpha1.ShardedJobStatus
-	statusVersion, planVersion int
-	setVersion                 int
-	plan                       *v1alpha1.Plan
-	published                  time.Time
-	report                     *v1alpha1.Report
-	setExists                  bool
-	setReplicas                int32
-	pods                       []PodView
+	wanted                  int32
+	forget, forceDelete     bool
+	generation              int64
+	status                  v1alpha1.ShardedJobStatus
+	jobVersion, planVersion int
+	setVersion              int
+	plan                    *v1alpha1.Plan
+	published               time.Time
+	report                  *v1alpha1.Report
+	setExists               bool
+	setReplicas             int32
+	pods                    []PodView
 }
 
 func (s stored) copy() stored {
@@ -53,15 +62,19 @@ func (s *simulation) knows(given stored) bool {
 func newSimulation() *simulation {
 	return &simulation{
 		stored: stored{wanted: 2, generation: 1}, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
-		epochs: map[int64]int32{}, working: map[int32]int64{}, failing: map[int32]bool{}, held: map[int64]bool{},
+		epochs: map[int64]v1alpha1.Plan{}, working: map[int32]int64{}, adopted: map[int32]int64{},
+		failing: map[int32]bool{}, never: map[int32]bool{}, lost: map[types.UID]bool{}, held: map[int64]bool{},
 	}
 }
 
 func (s stored) observe(now time.Time) Observation {
 	s = s.copy()
+	job := JobView{Name: "job", UID: "uid", Generation: s.generation, Wanted: s.wanted, Forget: s.forget, ForceDelete: s.forceDelete}
+	if s.forget {
+		job.Wanted = 1
+	}
 	return Observation{
-		Now: now, Status: s.status, Plan: s.plan, Published: s.published, Report: s.report, Pods: s.pods,
-		Job: JobView{Name: "job", UID: "uid", Generation: s.generation, Wanted: s.wanted},
+		Now: now, Job: job, Status: s.status, Plan: s.plan, Published: s.published, Report: s.report, Pods: s.pods,
 		Set: SetView{Exists: s.setExists, Replicas: s.setReplicas, Settled: true},
 	}
 }
@@ -72,15 +85,19 @@ func (s *simulation) operate(t *rapid.T, seen stored, writes int) {
 	step := Next(o)
 	writeStatus := func() bool {
 		next := NextStatus(o)
+		s.checkStatus(t, o, next)
 		if writes == 0 || writeInterval(o.Status, next) < 0 {
 			return writes > 0
 		}
 		writes--
-		if seen.statusVersion != s.statusVersion {
+		if seen.jobVersion != s.jobVersion {
 			return false
 		}
-		s.status, s.statusVersion = next, s.statusVersion+1
-		seen.statusVersion = s.statusVersion
+		s.status, s.jobVersion = next, s.jobVersion+1
+		seen.jobVersion = s.jobVersion
+		if next.CompletionTime != nil && !s.done {
+			t.Fatalf("Complete is recorded, though progress was dropped under epoch %d: %+v", s.dropped, o)
+		}
 		return true
 	}
 	if _, ok := step.(Record); ok {
@@ -96,27 +113,39 @@ func (s *simulation) operate(t *rapid.T, seen stored, writes int) {
 	if writes == 0 {
 		return
 	}
+	writes--
+	s.act(t, o, seen, step)
+	writeStatus()
+}
+
+// act carries out a step, unless the world has moved on since it was seen.
+func (s *simulation) act(t *rapid.T, o Observation, seen stored, step Step) {
+	if seen.planVersion != s.planVersion {
+		return
+	}
 	switch step := step.(type) {
 	case WritePlan:
-		writes--
-		if seen.planVersion != s.planVersion {
-			return
-		}
-		s.writePlan(t, step)
+		s.writePlan(t, seen, step)
 	case ApplySet:
-		writes--
-		if seen.planVersion != s.planVersion || seen.setVersion != s.setVersion {
+		if seen.setVersion != s.setVersion {
 			return
 		}
-		if s.plan != nil && step.Replicas < s.plan.Slots {
+		if s.plan != nil && step.Replicas < s.plan.Slots && !o.Complete() && !o.Forgotten() {
 			t.Fatalf("the StatefulSet gets %d pods while the plan has %d slots", step.Replicas, s.plan.Slots)
 		}
 		if step.Replicas < s.setReplicas {
-			s.checkStop(t, seen, step.Replicas)
+			s.checkStop(t, o, step.Replicas)
 		}
 		s.writeSet(true, step.Replicas)
+	case ForceDeletePods:
+		o.Report = s.report
+		for _, gone := range step.Pods {
+			if _, free := lockOf(o, gone); !free || !seen.forceDelete || !s.lost[gone.UID] {
+				t.Fatalf("%s is removed without need or evidence: %+v", gone.Name, s.report)
+			}
+			s.pods = slices.DeleteFunc(s.pods, func(p PodView) bool { return p.UID == gone.UID })
+		}
 	}
-	writeStatus()
 }
 
 func (s *simulation) writeSet(exists bool, replicas int32) {
@@ -124,208 +153,161 @@ func (s *simulation) writeSet(exists bool, replicas int32) {
 }
 
 // checkStop says that pods are stopped only for one of the reasons there are.
-func (s *simulation) checkStop(t *rapid.T, seen stored, replicas int32) {
-	if s.plan.Slots == 0 || s.held[s.plan.Epoch] || !s.now.Before(s.published.Add(Patience)) {
+func (s *simulation) checkStop(t *rapid.T, o Observation, replicas int32) {
+	if s.plan.Slots == 0 || s.held[s.plan.Epoch] || s.done || s.dropped == s.plan.Epoch || !s.now.Before(s.published.Add(Patience)) {
 		return
 	}
-	for _, p := range seen.pods {
+	for _, p := range o.Pods {
 		if p.Ordinal >= replicas && p.EverReady {
 			t.Fatalf("%s is stopped before all slots are held under epoch %d", p.Name, s.plan.Epoch)
 		}
 	}
 }
 
-func (s *simulation) writePlan(t *rapid.T, step WritePlan) {
+func (s *simulation) writePlan(t *rapid.T, seen stored, step WritePlan) {
+	plan := v1alpha1.Plan{UID: "uid", Epoch: step.Epoch, Slots: step.Slots, Generation: seen.generation, Forget: seen.forget}
 	if s.plan == nil || step.Epoch != s.plan.Epoch {
 		for epoch := range s.epochs {
 			if step.Epoch <= epoch {
 				t.Fatalf("epoch %d is published after %d", step.Epoch, epoch)
 			}
 		}
-		s.epochs[step.Epoch], s.published = step.Slots, s.now
-	} else if step.Slots != s.epochs[step.Epoch] {
-		t.Fatalf("epoch %d has %d slots and then %d", step.Epoch, s.epochs[step.Epoch], step.Slots)
+		s.epochs[step.Epoch], s.published = plan, s.now
+	} else if before := s.epochs[step.Epoch]; plan.Slots != before.Slots || plan.Forget != before.Forget {
+		t.Fatalf("epoch %d has the plan %+v and then %+v", step.Epoch, before, plan)
 	}
-	s.plan = &v1alpha1.Plan{UID: "uid", Epoch: step.Epoch, Slots: step.Slots, Generation: s.generation}
-	s.planVersion++
+	if plan.Forget && plan.Slots != 1 {
+		t.Fatalf("progress is to be dropped with %d slots", plan.Slots)
+	}
+	s.plan, s.planVersion = &plan, s.planVersion+1
 }
 
-// runPods plays the StatefulSet controller and the kubelet.
+// runPods plays the StatefulSet controller and the kubelets that are left.
 func (s *simulation) runPods() {
 	s.pods = slices.DeleteFunc(s.pods, func(p PodView) bool {
-		if p.Ordinal >= s.setReplicas && s.setExists {
-			delete(s.working, p.Ordinal)
-			return true
+		if s.lost[p.UID] || !p.Deleting && (p.Ordinal < s.setReplicas || !s.setExists) {
+			return false
 		}
-		return false
+		delete(s.working, p.Ordinal)
+		return true
 	})
+	for i := range s.pods {
+		if p := &s.pods[i]; p.Ordinal >= s.setReplicas && s.setExists {
+			s.evict(p)
+		}
+	}
 	for k := range s.setReplicas {
 		if !slices.ContainsFunc(s.pods, func(p PodView) bool { return p.Ordinal == k }) {
-			s.pods = append(s.pods, PodView{Name: fmt.Sprintf("job-%d", k), Ordinal: k, Created: s.now, Current: true})
+			s.made++
+			s.pods = append(s.pods, PodView{
+				Name: v1alpha1.PodName("job", k), Ordinal: k, UID: types.UID(fmt.Sprint(s.made)), Created: s.now, Current: true, Node: "node",
+			})
+		}
+	}
+}
+
+// evict marks a pod for deletion.
+func (s *simulation) evict(p *PodView) {
+	if !p.Deleting {
+		p.Deleting, p.GoneBy = true, s.now.Add(40*time.Second)
+	}
+}
+
+// lose cuts off the node of a pod, which is then evicted. Its worker may go on.
+func (s *simulation) lose(k int32) {
+	for i := range s.pods {
+		if p := &s.pods[i]; p.Ordinal == k {
+			s.lost[p.UID] = true
+			s.evict(p)
 		}
 	}
 }
 
 func (s *simulation) becomeReady(k int32) {
 	for i := range s.pods {
-		if p := &s.pods[i]; p.Ordinal == k && !p.Ready && !s.failing[k] {
+		if p := &s.pods[i]; p.Ordinal == k && !p.Ready && !p.Deleting && !s.failing[k] && !s.never[k] {
 			p.Ready, p.EverReady, p.ReadySince = true, true, s.now
 		}
 	}
 }
 
-// follow lets the worker of a ready pod take over the plan.
+// follow lets the worker of a ready pod take over the plan, and drop progress if it asks for that.
 func (s *simulation) follow(k int32) {
 	for _, p := range s.pods {
 		switch {
-		case p.Ordinal != k || !p.Ready || s.plan == nil:
-		case k < s.plan.Slots:
-			s.working[k] = s.plan.Epoch
-		default:
+		case p.Ordinal != k || !p.Ready || s.lost[p.UID] || s.plan == nil:
+		case k >= s.plan.Slots:
 			delete(s.working, k)
+		default:
+			s.working[k] = s.plan.Epoch
+			delete(s.adopted, k)
+			if s.plan.Forget {
+				s.done, s.dropped = false, s.plan.Epoch
+			}
 		}
 	}
+}
+
+// adopt lets a worker take over slot k too, if its own worker is missing.
+func (s *simulation) adopt(k int32) {
+	if s.plan == nil || k >= s.plan.Slots || s.plan.Forget || s.working[k] != 0 {
+		return
+	}
+	for _, epoch := range s.working {
+		if epoch == s.plan.Epoch {
+			s.adopted[k] = epoch
+		}
+	}
+}
+
+func (s *simulation) slot(k int32) v1alpha1.SlotStatus {
+	status := v1alpha1.SlotStatus{Ordinal: k, Pod: v1alpha1.PodName("job", k), State: v1alpha1.SlotUnheld}
+	switch own, ok := s.working[k]; {
+	case ok && own == s.plan.Epoch:
+		status.State, status.Holder = v1alpha1.SlotWorking, status.Pod
+	case ok:
+		status.State, status.Holder = v1alpha1.SlotWaiting, status.Pod
+	case s.adopted[k] == s.plan.Epoch:
+		status.State = v1alpha1.SlotAdopted
+	}
+	return status
 }
 
 func (s *simulation) writeReport() {
 	if s.plan == nil {
 		return
 	}
-	coordinator := ""
+	r := &v1alpha1.Report{
+		UID: "uid", Epoch: s.plan.Epoch, HighestEpoch: s.plan.Epoch, Slots: s.plan.Slots, Generation: s.plan.Generation,
+		Forgotten: s.dropped == s.plan.Epoch,
+	}
 	for _, p := range s.pods {
-		if p.Ready && (coordinator == "" || p.Name < coordinator) {
-			coordinator = p.Name
+		if p.Ready && !s.lost[p.UID] && (r.Coordinator == "" || p.Name < r.Coordinator) {
+			r.Coordinator = p.Name
 		}
 	}
-	if coordinator == "" {
+	if r.Coordinator == "" {
 		return
 	}
-	var held int32
-	for k, epoch := range s.working {
-		if k < s.plan.Slots && epoch == s.plan.Epoch {
-			held++
+	for k := range s.plan.Slots {
+		slot := s.slot(k)
+		switch slot.State {
+		case v1alpha1.SlotWorking:
+			r.SlotCounts.Working++
+		case v1alpha1.SlotAdopted:
+			r.SlotCounts.Adopted++
+		case v1alpha1.SlotWaiting:
+			r.SlotCounts.Waiting++
+		default:
+			r.SlotCounts.Unheld++
+		}
+		r.SlotStatuses = append(r.SlotStatuses, slot)
+	}
+	if held := r.SlotCounts.Working+r.SlotCounts.Adopted == r.Slots; held {
+		s.held[r.Epoch] = true
+		if s.done && r.Slots > 0 && !s.plan.Forget {
+			r.CompleteTime = &metav1.Time{Time: time.Date(2029, 1, 1, 0, 0, 0, 0, time.UTC)}
 		}
 	}
-	s.held[s.plan.Epoch] = s.held[s.plan.Epoch] || held == s.plan.Slots
-	s.report = &v1alpha1.Report{
-		UID: "uid", Coordinator: coordinator, Epoch: s.plan.Epoch, HighestEpoch: s.plan.Epoch, Slots: s.plan.Slots,
-		Generation: s.plan.Generation, SlotCounts: v1alpha1.SlotCounts{Working: held, Unheld: s.plan.Slots - held},
-	}
-}
-
-// goOn lets everybody do the next thing.
-func (s *simulation) goOn(t *rapid.T) {
-	s.operate(t, s.copy(), 100)
-	s.runPods()
-	for k := range s.setReplicas {
-		s.becomeReady(k)
-		s.follow(k)
-	}
-	s.writeReport()
-}
-
-// settle lets everything that is possible happen until nothing changes.
-func (s *simulation) settle(t *rapid.T) {
-	clear(s.failing)
-	for range 60 {
-		s.now = s.now.Add(time.Second)
-		before := fmt.Sprint(s.statusVersion, s.planVersion, s.setReplicas, len(s.pods), s.working)
-		s.goOn(t)
-		if before == fmt.Sprint(s.statusVersion, s.planVersion, s.setReplicas, len(s.pods), s.working) {
-			o := s.observe(s.now)
-			if _, waiting := Next(o).(Wait); waiting && writeInterval(o.Status, NextStatus(o)) < 0 {
-				return
-			}
-		}
-	}
-	t.Fatalf("the world does not come to rest: wanted %d, step %#v, status %+v", s.wanted, Next(s.observe(s.now)), s.status)
-}
-
-func (s *simulation) checkAtRest(t *rapid.T) {
-	n := s.wanted
-	if s.plan.Slots != n || s.setReplicas != n || int32(len(s.pods)) != n || s.status.Repartition != nil {
-		t.Fatalf("wanted %d, plan %+v, %d replicas, %d pods, status %+v", n, s.plan, s.setReplicas, len(s.pods), s.status)
-	}
-	for k := range n {
-		if s.working[k] != s.plan.Epoch {
-			t.Fatalf("slot %d is not held under epoch %d: %v", k, s.plan.Epoch, s.working)
-		}
-	}
-	reason := v1alpha1.ReasonRunning
-	if n == 0 {
-		reason = v1alpha1.ReasonPaused
-	}
-	for _, c := range s.status.Conditions {
-		if c.Type == v1alpha1.ConditionReady && (c.Status != "True" || c.Reason != reason) {
-			t.Fatalf("at rest with %d slots, Ready is %s: %s", n, c.Reason, c.Message)
-		}
-	}
-	later := s.observe(s.now.Add(time.Hour))
-	if wait, ok := Next(later).(Wait); !ok || wait.For != 0 {
-		t.Fatalf("an idle job leads to %#v", Next(later))
-	}
-	if writeInterval(later.Status, NextStatus(later)) >= 0 {
-		t.Fatalf("the status of an idle job changes from %+v to %+v", later.Status, NextStatus(later))
-	}
-}
-
-// TestEveryHistoryEndsInTheNewestWish scales at random while caches lag, the operator crashes between writes, pods fail
-// and reports are late.
-func TestEveryHistoryEndsInTheNewestWish(t *testing.T) {
-	for range 20 { // times the checks that rapid makes by itself: a history takes a millisecond
-		rapid.Check(t, checkHistory)
-	}
-}
-
-func checkHistory(t *rapid.T) {
-	s := newSimulation()
-	ordinal := rapid.Int32Range(0, 7)
-	t.Repeat(map[string]func(*rapid.T){
-		"": func(*rapid.T) { s.history = append(s.history, s.copy()) },
-		"scale": func(t *rapid.T) {
-			s.wanted, s.generation = rapid.Int32Range(0, 7).Draw(t, "n"), s.generation+1
-		},
-		"operate": func(t *rapid.T) {
-			s.operate(t, s.copy(), rapid.IntRange(0, 3).Draw(t, "writes before a crash"))
-		},
-		"operate with a lagging cache": func(t *rapid.T) {
-			back := rapid.IntRange(1, min(10, len(s.history))).Draw(t, "back")
-			s.operate(t, s.history[len(s.history)-back].copy(), rapid.IntRange(0, 3).Draw(t, "writes before a crash"))
-		},
-		"go on": func(t *rapid.T) {
-			for range rapid.IntRange(1, 6).Draw(t, "rounds") {
-				s.goOn(t)
-			}
-		},
-		"run pods":  func(*rapid.T) { s.runPods() },
-		"fail":      func(t *rapid.T) { s.failing[ordinal.Draw(t, "ordinal")] = true },
-		"get ready": func(t *rapid.T) { s.becomeReady(ordinal.Draw(t, "ordinal")) },
-		"follow":    func(t *rapid.T) { s.follow(ordinal.Draw(t, "ordinal")) },
-		"report":    func(*rapid.T) { s.writeReport() },
-		"time": func(t *rapid.T) {
-			s.now = s.now.Add(time.Duration(rapid.IntRange(1, 200).Draw(t, "seconds")) * time.Second)
-		},
-		"lose the status": func(*rapid.T) {
-			without := s.copy()
-			without.status = v1alpha1.ShardedJobStatus{}
-			if s.knows(without) {
-				s.status, s.statusVersion = without.status, s.statusVersion+1
-			}
-		},
-		"lose the plan": func(*rapid.T) {
-			without := s.copy()
-			without.plan = nil
-			if s.plan != nil && s.knows(without) {
-				s.plan, s.planVersion = nil, s.planVersion+1
-			}
-		},
-		"delete the StatefulSet, orphaning pods": func(*rapid.T) { s.writeSet(false, 0) },
-		"resize the StatefulSet by hand": func(t *rapid.T) {
-			if s.setExists {
-				s.writeSet(true, rapid.Int32Range(0, 7).Draw(t, "replicas"))
-			}
-		},
-	})
-	s.settle(t)
-	s.checkAtRest(t)
+	s.report = r
 }

@@ -122,3 +122,33 @@ func TestL02BadImageThenGoodImage(t *testing.T) {
 	p.awaitReady("images", 3)
 	p.Expect(p.condition("images", v1alpha1.ConditionStalled)()).To(HavePrefix("False Proceeding"))
 }
+
+// TestL06OneOfFivePodsNeverComes: its slot is adopted, and the job scales and ends all the same.
+func TestL06OneOfFivePodsNeverComes(t *testing.T) {
+	p := newPlace(t)
+	p.adopt = true
+	p.stuck = func(pod corev1.Pod) string {
+		if pod.Name == "images-4" {
+			return "ImagePullBackOff"
+		}
+		return ""
+	}
+	p.create("images", 5)
+	ready, repartitioning := p.condition("images", v1alpha1.ConditionReady), p.condition("images", v1alpha1.ConditionRepartitioning)
+	p.Eventually(ready).Should(Equal("False PodsMissing: 4 of 5 pods are ready (images-4: container worker: ImagePullBackOff: said the kubelet); " +
+		"4 of 5 slots are held by their own worker, 1 is adopted. Adopted: slot 4 by images-0"))
+	p.Expect(repartitioning()).To(HavePrefix("False Steady"))
+	p.scale(0)
+	p.awaitReady("images", 0)
+	p.scale(5)
+	p.Eventually(repartitioning).Should(Equal("False Steady: The table is partitioned into 5 slots"))
+	p.Eventually(ready).Should(HavePrefix("False PodsMissing: 4 of 5 pods are ready"))
+	var job v1alpha1.ShardedJob
+	p.Expect(p.get(&job, "images")).To(Succeed())
+	p.Expect(*job.Status.SlotCounts).To(Equal(v1alpha1.SlotCounts{Working: 4, Adopted: 1}))
+	p.Expect(job.Status.Partition.By).To(Equal(v1alpha1.ShardByValue))
+	now := metav1.Now()
+	p.set(func() { p.change = func(r *v1alpha1.Report) { r.CompleteTime = &now } })
+	p.Eventually(ready).Should(HavePrefix("True Complete"))
+	p.Eventually(func() map[string]string { return p.uids("images") }).Should(BeEmpty())
+}

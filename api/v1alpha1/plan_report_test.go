@@ -28,6 +28,7 @@ func TestDecodePlan(t *testing.T) {
 		"too many slots":           {func(p *Plan) { p.Slots = MaxSlots + 1 }, false},
 		"no statement":             {func(p *Plan) { p.Process.SQL = nil }, false},
 		"no rows":                  {func(p *Plan) { p.Batch.Rows = 0 }, false},
+		"adoption at once":         {func(p *Plan) { p.AdoptAfterSeconds = 0 }, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -44,6 +45,23 @@ func TestDecodePlan(t *testing.T) {
 	}
 }
 
+// TestDecodePlanOfBefore: a plan that was published before a field existed is no other plan for it, so that nothing is
+// written anew when the operator is upgraded.
+func TestDecodePlanOfBefore(t *testing.T) {
+	data, err := EncodePlan(validPlan())
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := strings.ReplaceAll(data[PlanKey], `"adoptAfterSeconds":30,`, "")
+	if old == data[PlanKey] {
+		t.Fatalf("nothing to leave out of %s", old)
+	}
+	p, err := DecodePlan([]byte(old))
+	if err != nil || p.AdoptAfterSeconds != 30 || p.Table.ShardBy != ShardByAuto || p.Forget {
+		t.Errorf("DecodePlan = %+v, %v", p, err)
+	}
+}
+
 // The report comes from pods that users can exec into, so the operator takes nothing in it for granted.
 func TestDecodeReportIsUntrusted(t *testing.T) {
 	tests := map[string]struct {
@@ -52,7 +70,9 @@ func TestDecodeReportIsUntrusted(t *testing.T) {
 	}{
 		"valid":                    {func(*Report) {}, true},
 		"more held than there are": {func(r *Report) { r.SlotCounts.Working = 4 }, false},
+		"more adopted than left":   {func(r *Report) { r.SlotCounts.Working, r.SlotCounts.Adopted = 2, 2 }, false},
 		"negative count":           {func(r *Report) { r.Processed = -1 }, false},
+		"an unknown shardBy":       {func(r *Report) { r.By = "Luck" }, false},
 		"an epoch out of range":    {func(r *Report) { r.HighestEpoch = MaxEpoch + 1 }, false},
 		"a reason that no condition takes": {func(r *Report) {
 			r.Problem = &Problem{Reason: "no good\n", Message: "x"}
@@ -82,6 +102,12 @@ func TestDecodeReportIsUntrusted(t *testing.T) {
 		got, _, err := DecodeReport("uid", map[string]string{ReportKey: string(raw)})
 		if err != nil || len(got.SlotStatuses) != MaxSlotEntries || len(got.Problem.Message) > maxMessageBytes+3 {
 			t.Errorf("not cut: %v", err)
+		}
+	})
+	t.Run("complete at no time", func(t *testing.T) {
+		got, _, err := DecodeReport("uid", map[string]string{ReportKey: `{"formatVersion":1,"uid":"uid","completeTime":"0001-01-01T00:00:00Z"}`})
+		if got != nil || err == nil {
+			t.Errorf("got %v, %v", got, err)
 		}
 	})
 	t.Run("another job's report is none", func(t *testing.T) {
