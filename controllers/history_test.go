@@ -97,6 +97,8 @@ func (s *simulation) settle(t *rapid.T) {
 func (s *simulation) checkAtRest(t *rapid.T) {
 	n, reason := s.wanted, v1alpha1.ReasonRunning
 	switch o := s.observe(s.now); {
+	case o.Complete() && !s.done:
+		t.Fatalf("the job is complete, though progress was dropped under epoch %d", s.dropped)
 	case o.Complete():
 		n, reason = 0, v1alpha1.ReasonComplete
 	case s.done && n > 0 && !s.forget:
