@@ -116,9 +116,10 @@ func installRole(ctx context.Context) error {
 
 // operator is a running manager.
 type operator struct {
-	cancel context.CancelFunc
-	done   chan error
-	writes *writeCounter
+	cancel  context.CancelFunc
+	done    chan error
+	elected <-chan struct{}
+	writes  *writeCounter
 }
 
 // writeCounter counts what the operator writes, by namespace.
@@ -163,7 +164,8 @@ func (c *writeCounter) of(namespace string) []string {
 	return append([]string{}, l.items...)
 }
 
-func startOperator(image string) (*operator, error) {
+// startOperator starts an operator that serves all namespaces, unless change makes another of it.
+func startOperator(image string, change ...func(*rest.Config, *ctrl.Options)) (*operator, error) {
 	cfg := shared.controlPlane.Config()
 	cfg.Impersonate = rest.ImpersonationConfig{UserName: "operator"}
 	o := &operator{done: make(chan error, 1), writes: &writeCounter{}}
@@ -175,6 +177,9 @@ func startOperator(image string) (*operator, error) {
 	options.Scheme = testScheme()
 	options.Metrics = metricsserver.Options{BindAddress: "0"}
 	options.Controller = config.Controller{SkipNameValidation: ptr.To(true)}
+	for _, c := range change {
+		c(cfg, &options)
+	}
 	mgr, err := ctrl.NewManager(cfg, options)
 	if err != nil {
 		return nil, err
@@ -182,6 +187,7 @@ func startOperator(image string) (*operator, error) {
 	if err := Add(mgr, image); err != nil {
 		return nil, err
 	}
+	o.elected = mgr.Elected()
 	var ctx context.Context
 	ctx, o.cancel = context.WithCancel(context.Background())
 	go func() { o.done <- mgr.Start(ctx) }()
