@@ -140,7 +140,7 @@ func (s *simulation) act(t *rapid.T, o Observation, seen stored, step Step) {
 	case ForceDeletePods:
 		o.Report = s.report
 		for _, gone := range step.Pods {
-			if _, free := lockOf(o, gone); !free || !seen.forceDelete || !s.lost[gone.UID] {
+			if _, free := lockOf(o, gone); !free || !seen.forceDelete || !o.overdue(gone) {
 				t.Fatalf("%s is removed without need or evidence: %+v", gone.Name, s.report)
 			}
 			s.pods = slices.DeleteFunc(s.pods, func(p PodView) bool { return p.UID == gone.UID })
@@ -154,7 +154,7 @@ func (s *simulation) writeSet(exists bool, replicas int32) {
 
 // checkStop says that pods are stopped only for one of the reasons there are.
 func (s *simulation) checkStop(t *rapid.T, o Observation, replicas int32) {
-	if s.plan.Slots == 0 || s.held[s.plan.Epoch] || s.done || s.dropped == s.plan.Epoch || !s.now.Before(s.published.Add(Patience)) {
+	if o.Complete() || o.Forgotten() || s.plan.Slots == 0 || s.held[s.plan.Epoch] || !s.now.Before(s.published.Add(Patience)) {
 		return
 	}
 	for _, p := range o.Pods {
