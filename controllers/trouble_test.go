@@ -144,8 +144,10 @@ func TestL06OneOfFivePodsNeverComes(t *testing.T) {
 	p.Eventually(repartitioning).Should(Equal("False Steady: The table is partitioned into 5 slots"))
 	p.Eventually(ready).Should(HavePrefix("False PodsMissing: 4 of 5 pods are ready"))
 	var job v1alpha1.ShardedJob
-	p.Expect(p.get(&job, "images")).To(Succeed())
-	p.Expect(*job.Status.SlotCounts).To(Equal(v1alpha1.SlotCounts{Working: 4, Adopted: 1}))
+	p.Eventually(func() v1alpha1.SlotCounts { // written a second after the condition at most
+		p.Expect(p.get(&job, "images")).To(Succeed())
+		return *job.Status.SlotCounts
+	}).Should(Equal(v1alpha1.SlotCounts{Working: 4, Adopted: 1}))
 	p.Expect(job.Status.Partition.By).To(Equal(v1alpha1.ShardByValue))
 	now := metav1.Now()
 	p.set(func() { p.change = func(r *v1alpha1.Report) { r.CompleteTime = &now } })
