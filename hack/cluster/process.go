@@ -7,9 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
+
+	"shardedjob.dev/hack/child"
 )
 
 // process is one server: its program, its log and, in a pid file, who it is. Programs that outlive us are found again
@@ -37,11 +40,19 @@ func (p *process) start() error {
 		return fmt.Errorf("start %s: %w", p.name, err)
 	}
 	defer log.Close()
+	if runtime.GOOS != "linux" { // who a process is, is read from /proc
+		return fmt.Errorf("start %s: the local cluster needs Linux, and this is %s", p.name, runtime.GOOS)
+	}
 	cmd := &exec.Cmd{
 		Path: p.path, Args: append([]string{p.name}, p.args...), Dir: p.dir, Env: append(os.Environ(), p.env...),
-		Stdout: log, Stderr: log, SysProcAttr: attributes(p.detached),
+		Stdout: log, Stderr: log,
 	}
-	if err := launch(cmd); err != nil {
+	if p.detached {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	} else {
+		child.Bind(cmd, syscall.SIGKILL)
+	}
+	if err := child.Start(cmd); err != nil {
 		return fmt.Errorf("start %s: %w", p.name, err)
 	}
 	p.exited = make(chan struct{})

@@ -9,11 +9,12 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"shardedjob.dev/hack/child"
 )
 
 // account is whom the servers run as. PostgreSQL and PgBouncer refuse root, so root steps down to the user
@@ -84,9 +85,6 @@ type process struct {
 
 // startProcess starts a program whose output is appended to logPath, and that gets signal ifOrphaned when our
 // own process dies in any way, where the system can do that.
-//
-// Linux sends that signal when the *thread* that started the child ends, so the child is started and waited for
-// by a goroutine that keeps its thread for as long as the child lives.
 func startProcess(a account, dir, logPath string, ifOrphaned syscall.Signal, program string, args ...string) (*process, error) {
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -94,28 +92,17 @@ func startProcess(a account, dir, logPath string, ifOrphaned syscall.Signal, pro
 	}
 	cmd := a.command(context.Background(), dir, program, args...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr.Setpgid = true // a Ctrl-C in the terminal is for us: we stop the server in order
-	setOrphanSignal(cmd.SysProcAttr, ifOrphaned)
-
-	started := make(chan error)
-	p := &process{done: make(chan struct{})}
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		_ = log.Close() // the child has its own
-		if err == nil {
-			p.pid = cmd.Process.Pid
-		}
-		started <- err
-		if err == nil {
-			_ = cmd.Wait() // its exit code says nothing that its log does not say better
-			close(p.done)
-		}
-	}()
-	if err := <-started; err != nil {
+	child.Bind(cmd, ifOrphaned)
+	err = child.Start(cmd)
+	_ = log.Close() // the child has its own
+	if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", program, err)
 	}
+	p := &process{pid: cmd.Process.Pid, done: make(chan struct{})}
+	go func() {
+		_ = cmd.Wait() // its exit code says nothing that its log does not say better
+		close(p.done)
+	}()
 	return p, nil
 }
 
