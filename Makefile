@@ -87,6 +87,13 @@ bench: ## Measure workers against plain sessions, and the steps of the protocol.
 	$(GO) run ./hack/bench
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 60m ./...
 
+DURATION ?= 10m
+SEED ?= 0
+
+.PHONY: torture
+torture: servers ## Break everything at random for DURATION, by the schedule of SEED, and count how often each row was processed.
+	$(GO) run ./hack/torture -duration $(DURATION) -seed $(SEED)
+
 ##@ Try
 
 .PHONY: demo

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"shardedjob.dev/hack/torture/schedule"
+)
+
+// fates reads what became of each row. A late row is owed if it was committed before the time given.
+const fates = `
+SELECT id::text, coalesce(t.late, d.late, true), t.late IS NOT NULL, d.late IS NOT NULL, coalesce(t.app, d.app, false),
+	NOT coalesce(t.late, d.late, true) OR pg_xact_commit_timestamp(a.xmin) < $1,
+	coalesce(t.n, d.n, 0), coalesce(l.noted, 0)
+  FROM t FULL JOIN departure d USING (id) FULL JOIN (SELECT id, count(*) AS noted FROM ledger GROUP BY id) l USING (id)
+  LEFT JOIN arrival a USING (id)`
+
+const commits = `
+SELECT coalesce(slot, -1), coalesce(slots, -1), coalesce(epoch, -1), pid, rows, pg_xact_commit_timestamp(xmin)
+  FROM batch ORDER BY 6, id`
+
+// strays counts the rows that were processed in a slot that they do not belong to.
+const strays = `SELECT count(*) FROM ledger l JOIN batch b ON b.id = l.batch WHERE MOD(l.id, b.slots) NOT IN (b.slot, b.slot - b.slots)`
+
+// completionSlack is how much older than the completion a late row has to be to be owed: the check that found nothing pending may have
+// begun so long before it was told, in a coordinator that was stopped just then.
+const completionSlack = 15 * time.Second
+
+// maxExamples is how many keys of each verdict are told.
+const maxExamples = 5
+
+// audit judges a job whose workers have stopped.
+func (j *job) audit(ctx context.Context) error {
+	a := account{jobs: 1, wrong: map[verdict]int{}, takeovers: map[schedule.Kind][]time.Duration{}}
+	var done []commit
+	examples := map[verdict][]string{}
+	err := j.persist(ctx, "audit job "+j.name, func(ctx context.Context) error {
+		return j.onConnection(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+			a.rows, a.late, a.processed = 0, 0, 0
+			clear(a.wrong)
+			clear(examples)
+			if _, err := conn.Exec(ctx, "SET search_path = "+j.table.schema); err != nil {
+				return err
+			}
+			var err error
+			if done, err = readCommits(ctx, conn); err != nil {
+				return err
+			}
+			var strayed int
+			if err := conn.QueryRow(ctx, strays).Scan(&strayed); err != nil {
+				return err
+			}
+			a.wrong["strayed"] = strayed
+			return j.readFates(ctx, conn, func(f fate) {
+				if f.late {
+					a.late++
+				} else {
+					a.rows++
+				}
+				a.processed += f.noted
+				if v := judge(f); v != "" {
+					a.wrong[v]++
+					if len(examples[v]) < maxExamples {
+						examples[v] = append(examples[v], f.key)
+					}
+				}
+			})
+		})
+	})
+	if err != nil {
+		return err
+	}
+	a.batches = len(done)
+	for _, c := range done {
+		if c.slot < 0 || c.epoch < 0 {
+			a.wrong["unfenced"]++
+		}
+	}
+	if j.lane.way.pending == "" {
+		a.wrong["under an older plan"] = wentBack(done)
+	}
+	a.job, a.slot = pauses(done, a.rows/20)
+	for _, m := range j.marks {
+		if d, ok := takeover(m, done); ok {
+			a.takeovers[m.kind] = append(a.takeovers[m.kind], d)
+		}
+	}
+	if want := j.table.total(); a.rows != want {
+		j.wrong("job %s: %d rows were there at the start, and %d are accounted for", j.name, want, a.rows)
+	}
+	for _, v := range a.verdicts() {
+		if n := a.wrong[v]; n > 0 {
+			j.wrong("job %s: %d rows or batches are %s, among them %v", j.name, n, v, examples[v])
+		}
+	}
+	j.lane.mu.Lock()
+	j.lane.sum.add(a)
+	j.lane.mu.Unlock()
+	j.say("Job %s: %s keys, %d rows and %d late ones, %d processed in %d batches under %d plans", j.name, j.table.key.name, a.rows, a.late, a.processed, a.batches, len(j.history))
+	j.readLogs()
+	return j.checkLeftovers(ctx, j)
+}
+
+func readCommits(ctx context.Context, conn *pgx.Conn) ([]commit, error) {
+	rows, err := conn.Query(ctx, commits)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c commit, err error) {
+		return c, row.Scan(&c.slot, &c.slots, &c.epoch, &c.pid, &c.rows, &c.at)
+	})
+}
+
+func (j *job) readFates(ctx context.Context, conn *pgx.Conn, see func(fate)) error {
+	owedBefore := time.Time{}
+	if complete := j.lastReport().CompleteTime; complete != nil {
+		owedBefore = complete.Add(-completionSlack)
+	}
+	rows, err := conn.Query(ctx, fates, owedBefore)
+	if err != nil {
+		return err
+	}
+	var f fate
+	_, err = pgx.ForEachRow(rows, []any{&f.key, &f.late, &f.there, &f.departed, &f.app, &f.owed, &f.n, &f.noted}, func() error {
+		see(f)
+		return nil
+	})
+	return err
+}
+
+// readLogs looks in the workers' logs for what must never be there.
+func (j *job) readLogs() {
+	logs, err := filepath.Glob(filepath.Join(j.dir, "worker-*.log"))
+	if err != nil {
+		j.wrong("job %s: %v", j.name, err)
+	}
+	for _, name := range logs {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			j.wrong("job %s: %v", j.name, err)
+		}
+		for _, cry := range []string{"panic:", "fatal error:", "WARNING: DATA RACE"} {
+			if bytes.Contains(text, []byte(cry)) {
+				j.wrong("job %s: there is %q in %s", j.name, cry, name)
+			}
+		}
+	}
+}
+
+// leftovers lists what workers and application may leave behind: sessions whose name is like $1, advisory locks and prepared
+// transactions, of the lock class $2 and with names like $3, or all.
+const leftovers = `
+SELECT format('session %s, %s', pid, application_name) FROM pg_stat_activity WHERE application_name LIKE $1
+UNION ALL
+SELECT format('advisory lock (%s, %s) of session %s', classid, objid, pid) FROM pg_locks WHERE locktype = 'advisory' AND ($2::bigint IS NULL OR classid::bigint = $2)
+UNION ALL
+SELECT format('prepared transaction %s', gid) FROM pg_prepared_xacts WHERE gid LIKE $3`
+
+// leftoverPatience is how long the server may take to notice that a client has gone: what it looks for every five seconds while it
+// works or waits for the client.
+const leftoverPatience = 15 * time.Second
+
+// checkLeftovers waits until nothing is left of the job, or of all if it is nil.
+func (s *scene) checkLeftovers(ctx context.Context, j *job) error {
+	what, sessions, prepared, class := "the run", "sj:%", "%", (*int64)(nil)
+	if j != nil {
+		class = new(int64)
+		*class = int64(uint32(j.group.Class()))
+		what, sessions, prepared = "job "+j.name, j.sessions()+"%", j.name+" %"
+	}
+	began := time.Now()
+	for {
+		var left []string
+		err := s.persist(ctx, "look for what is left of "+what, func(ctx context.Context) error {
+			return s.onConnection(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+				rows, err := conn.Query(ctx, leftovers, sessions, class, prepared)
+				if err != nil {
+					return err
+				}
+				left, err = pgx.CollectRows(rows, pgx.RowTo[string])
+				return err
+			})
+		})
+		if err != nil {
+			return err
+		}
+		if len(left) == 0 {
+			return nil
+		}
+		if time.Since(began) > leftoverPatience {
+			s.wrong("%s has left %q", what, left)
+			return nil
+		}
+		pause(ctx, 200*time.Millisecond)
+	}
+}

@@ -1,0 +1,257 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"shardedjob.dev/hack/cluster"
+	"shardedjob.dev/hack/postgres"
+	"shardedjob.dev/hack/torture/schedule"
+)
+
+// scene is what all jobs share, and what has been found out.
+type scene struct {
+	options
+	out       io.Writer
+	began     time.Time
+	keep      bool   // the folder is the user's
+	program   string // the worker
+	nowhere   string // kubeconfig of an API server that is not there
+	server    *postgres.Server
+	uri       string
+	api       *cluster.ControlPlane
+	client    kubernetes.Interface
+	lanes     []*lane
+	faultsEnd time.Time
+	calm      chan struct{} // closed when the faults are over
+
+	printing sync.Mutex
+	mu       sync.Mutex
+	findings []string
+	score    map[schedule.Kind]tally
+}
+
+// tally counts faults of a kind.
+type tally struct{ injected, missed int }
+
+// settings of the server: the commit times tell the audit what was there when; deadlocks and recoveries are to be short.
+var settings = map[string]string{
+	"track_commit_timestamp": "on",
+	"deadlock_timeout":       "200ms",
+	"checkpoint_timeout":     "30s",
+	"max_connections":        "150",
+}
+
+// newScene starts the servers and builds the worker. If it fails, what it had begun is taken down.
+func newScene(ctx context.Context, o options, out io.Writer) (s *scene, err error) {
+	s = &scene{options: o, out: out, began: time.Now(), keep: o.dir != "", calm: make(chan struct{}), score: map[schedule.Kind]tally{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close(true))
+		}
+	}()
+	if s.keep {
+		s.dir, err = filepath.Abs(s.dir)
+		if err == nil {
+			err = os.MkdirAll(s.dir, 0o755)
+		}
+	} else {
+		s.dir, err = os.MkdirTemp("", "shardedjob-torture-")
+	}
+	if err != nil {
+		return s, fmt.Errorf("make the folder: %w", err)
+	}
+	if err := s.build(ctx); err != nil {
+		return s, err
+	}
+	if s.server, err = postgres.Start(ctx, postgres.Options{Settings: settings}); err != nil {
+		return s, err
+	}
+	if err := s.server.CreateDatabase(ctx, "torture"); err != nil {
+		return s, err
+	}
+	s.uri = s.server.URI("torture")
+	if s.api, err = cluster.StartControlPlane(ctx, cluster.Options{Progress: out}); err != nil {
+		return s, err
+	}
+	if err := s.reachAPI(); err != nil {
+		return s, err
+	}
+	for i, w := range o.ways {
+		s.lanes = append(s.lanes, newLane(s, i, w))
+	}
+	return s, nil
+}
+
+// build compiles the worker as its image has it.
+func (s *scene) build(ctx context.Context) error {
+	s.program = filepath.Join(s.dir, "worker")
+	args := []string{"build", "-o", s.program}
+	if s.race {
+		args = append(args, "-race")
+	}
+	if out, err := exec.CommandContext(ctx, "go", append(args, "shardedjob.dev/worker/cmd/worker")...).CombinedOutput(); err != nil {
+		return fmt.Errorf("build the worker: %w: %s", err, out)
+	}
+	return nil
+}
+
+// apiTimeout bounds a request of operator or kubelet.
+const apiTimeout = 3 * time.Second
+
+func (s *scene) reachAPI() (err error) {
+	config := s.api.Config()
+	config.Timeout = apiTimeout
+	if s.client, err = kubernetes.NewForConfig(config); err != nil {
+		return fmt.Errorf("make the client: %w", err)
+	}
+	kubeconfig, err := os.ReadFile(s.api.Kubeconfig())
+	if err != nil {
+		return fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	s.nowhere = filepath.Join(s.dir, "nowhere.kubeconfig")
+	text := strings.ReplaceAll(string(kubeconfig), strings.TrimPrefix(config.Host, "https://"), "127.0.0.1:1")
+	return os.WriteFile(s.nowhere, []byte(text), 0o600)
+}
+
+// close takes everything down. The folder stays if it is the user's, or if the run has failed.
+func (s *scene) close(good bool) error {
+	var errs []error
+	if s.api != nil {
+		errs = append(errs, s.api.Stop())
+	}
+	if s.server != nil {
+		if !good {
+			log, err := os.ReadFile(s.server.LogFile())
+			if err == nil {
+				err = os.WriteFile(filepath.Join(s.dir, "postgres.log"), log, 0o644)
+			}
+			errs = append(errs, err)
+		}
+		errs = append(errs, s.server.Close())
+	}
+	if good && !s.keep {
+		errs = append(errs, os.RemoveAll(s.dir))
+	}
+	return errors.Join(errs...)
+}
+
+func (s *scene) schedulePath() string { return filepath.Join(s.dir, "schedule.txt") }
+
+func (s *scene) writeSchedule(faults []schedule.Fault) error {
+	var text strings.Builder
+	fmt.Fprintln(&text, s.replay())
+	for _, f := range faults {
+		fmt.Fprintln(&text, f)
+	}
+	if err := os.WriteFile(s.schedulePath(), []byte(text.String()), 0o644); err != nil {
+		return fmt.Errorf("write the schedule: %w", err)
+	}
+	return nil
+}
+
+// play runs the lanes, and the faults at their times. It returns when the last jobs are audited; an error is one of the
+// torture itself.
+func (s *scene) play(ctx context.Context, faults []schedule.Fault) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	begin := time.Now()
+	s.faultsEnd = begin.Add(s.duration)
+	var lanes, others sync.WaitGroup
+	for _, l := range s.lanes {
+		lanes.Go(func() {
+			if err := l.run(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	watching, stop := context.WithCancel(ctx)
+	others.Go(func() { s.sayProgress(watching) })
+	s.injectAll(ctx, begin, faults)
+	if ctx.Err() == nil {
+		s.say("The faults are over")
+	}
+	lanes.Wait()
+	stop()
+	others.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	return s.checkLeftovers(ctx, nil)
+}
+
+// injectAll carries out the faults, each at its time, mends all at the end, and sees to it that no job stays paused.
+func (s *scene) injectAll(ctx context.Context, begin time.Time, faults []schedule.Fault) {
+	var group sync.WaitGroup
+	for _, f := range faults {
+		pause(ctx, time.Until(begin.Add(f.At)))
+		if ctx.Err() != nil {
+			break
+		}
+		group.Go(func() {
+			injected := s.inject(ctx, f)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			t := s.score[f.Kind]
+			if injected {
+				t.injected++
+			} else {
+				t.missed++
+			}
+			s.score[f.Kind] = t
+		})
+	}
+	pause(ctx, time.Until(s.faultsEnd))
+	close(s.calm)
+	group.Wait()
+	for _, l := range s.lanes {
+		l.mu.Lock()
+		l.slots = max(l.slots, 1)
+		j := l.now
+		l.mu.Unlock()
+		if j != nil && j.wished() == 0 {
+			j.scale(schedule.FirstSlots)
+		}
+	}
+}
+
+// hold waits as long as a fault lasts: not longer than until the faults are over.
+func (s *scene) hold(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-s.calm:
+	}
+}
+
+// pause waits for a time, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// wrong notes what is not as it has to be, and tells it at once.
+func (s *scene) wrong(format string, args ...any) {
+	finding := fmt.Sprintf(format, args...)
+	s.mu.Lock()
+	s.findings = append(s.findings, finding)
+	s.mu.Unlock()
+	s.say("WRONG: %s", finding)
+}
+
+func (s *scene) failed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.findings) > 0
+}
