@@ -22,7 +22,7 @@ type fate struct {
 	n, noted int
 }
 
-// verdict is what is to be said of a row; the empty one is that all is well.
+// verdict is what is to be said of rows or batches; the empty one is that all is well.
 type verdict string
 
 const (
@@ -32,6 +32,10 @@ const (
 	disagreeing verdict = "disagreeing" // by its own count processed more or less often than by the ledger
 	vanished    verdict = "vanished"    // not in the table, and not deleted by the application
 	restored    verdict = "restored"    // in the table, and deleted by the application
+
+	strayed  verdict = "strayed"  // processed in a slot that they do not belong to
+	unfenced verdict = "unfenced" // batches by a session that held no slot or no plan
+	outdated verdict = "outdated" // batches under an older plan than one under which another was committed before
 )
 
 func judge(f fate) verdict {
@@ -59,6 +63,16 @@ type commit struct {
 	pid         int32
 	rows        int
 	at          time.Time
+}
+
+// countUnfenced counts the commits without a slot or a plan.
+func countUnfenced(commits []commit) (n int) {
+	for _, c := range commits {
+		if c.slot < 0 || c.epoch < 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // wentBack counts the commits under an older plan than one that was committed under before. They are in order.
@@ -133,6 +147,13 @@ type account struct {
 	wrong                                map[verdict]int
 	job, slot                            time.Duration // the worst pauses
 	takeovers                            map[schedule.Kind][]time.Duration
+}
+
+// find counts what is wrong.
+func (a *account) find(v verdict, n int) {
+	if n > 0 {
+		a.wrong[v] += n
+	}
 }
 
 // add puts another account on top.

@@ -44,7 +44,11 @@ var passing = map[string]bool{
 // passes says whether an error is of that kind, or one of the connection.
 func passes(err error) bool {
 	var server *pgconn.PgError
-	return !errors.As(err, &server) || passing[server.Code]
+	var scan pgx.ScanArgError
+	if errors.As(err, &server) {
+		return passing[server.Code]
+	}
+	return !errors.As(err, &scan)
 }
 
 // persist calls f until it succeeds, over all restarts of both servers.

@@ -15,7 +15,7 @@ import (
 // fates reads what became of each row. A late row is owed if it was committed before the time given.
 const fates = `
 SELECT id::text, coalesce(t.late, d.late, true), t.late IS NOT NULL, d.late IS NOT NULL, coalesce(t.app, d.app, false),
-	NOT coalesce(t.late, d.late, true) OR pg_xact_commit_timestamp(a.xmin) < $1,
+	coalesce(NOT coalesce(t.late, d.late) OR pg_xact_commit_timestamp(a.xmin) < $1, false),
 	coalesce(t.n, d.n, 0), coalesce(l.noted, 0)
   FROM t FULL JOIN departure d USING (id) FULL JOIN (SELECT id, count(*) AS noted FROM ledger GROUP BY id) l USING (id)
   LEFT JOIN arrival a USING (id)`
@@ -51,11 +51,11 @@ func (j *job) audit(ctx context.Context) error {
 			if done, err = readCommits(ctx, conn); err != nil {
 				return err
 			}
-			var strayed int
-			if err := conn.QueryRow(ctx, strays).Scan(&strayed); err != nil {
+			var n int
+			if err := conn.QueryRow(ctx, strays).Scan(&n); err != nil {
 				return err
 			}
-			a.wrong["strayed"] = strayed
+			a.find(strayed, n)
 			return j.readFates(ctx, conn, func(f fate) {
 				if f.late {
 					a.late++
@@ -64,7 +64,7 @@ func (j *job) audit(ctx context.Context) error {
 				}
 				a.processed += f.noted
 				if v := judge(f); v != "" {
-					a.wrong[v]++
+					a.find(v, 1)
 					if len(examples[v]) < maxExamples {
 						examples[v] = append(examples[v], f.key)
 					}
@@ -76,13 +76,9 @@ func (j *job) audit(ctx context.Context) error {
 		return err
 	}
 	a.batches = len(done)
-	for _, c := range done {
-		if c.slot < 0 || c.epoch < 0 {
-			a.wrong["unfenced"]++
-		}
-	}
+	a.find(unfenced, countUnfenced(done))
 	if j.lane.way.pending == "" {
-		a.wrong["under an older plan"] = wentBack(done)
+		a.find(outdated, wentBack(done))
 	}
 	a.job, a.slot = pauses(done, a.rows/20)
 	for _, m := range j.marks {
@@ -94,9 +90,7 @@ func (j *job) audit(ctx context.Context) error {
 		j.wrong("job %s: %d rows were there at the start, and %d are accounted for", j.name, want, a.rows)
 	}
 	for _, v := range a.verdicts() {
-		if n := a.wrong[v]; n > 0 {
-			j.wrong("job %s: %d rows or batches are %s, among them %v", j.name, n, v, examples[v])
-		}
+		j.wrong("job %s: %d are %s, among them %v", j.name, a.wrong[v], v, examples[v])
 	}
 	j.lane.mu.Lock()
 	j.lane.sum.add(a)
@@ -161,10 +155,6 @@ SELECT format('advisory lock (%s, %s) of session %s', classid, objid, pid) FROM 
 UNION ALL
 SELECT format('prepared transaction %s', gid) FROM pg_prepared_xacts WHERE gid LIKE $3`
 
-// leftoverPatience is how long the server may take to notice that a client has gone: what it looks for every five seconds while it
-// works or waits for the client.
-const leftoverPatience = 15 * time.Second
-
 // checkLeftovers waits until nothing is left of the job, or of all if it is nil.
 func (s *scene) checkLeftovers(ctx context.Context, j *job) error {
 	what, sessions, prepared, class := "the run", "sj:%", "%", (*int64)(nil)
@@ -192,7 +182,7 @@ func (s *scene) checkLeftovers(ctx context.Context, j *job) error {
 		if len(left) == 0 {
 			return nil
 		}
-		if time.Since(began) > leftoverPatience {
+		if time.Since(began) > s.leftoverPatience {
 			s.wrong("%s has left %q", what, left)
 			return nil
 		}

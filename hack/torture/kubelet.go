@@ -89,11 +89,14 @@ func (j *job) keepPod(ordinal int32) error {
 
 // examine looks how a worker ended.
 func (j *job) examine(ordinal int32, p *pod) {
-	switch state := p.cmd.ProcessState; {
+	state := p.cmd.ProcessState
+	status, _ := state.Sys().(syscall.WaitStatus)
+	early := status.Signaled() && status.Signal() == syscall.SIGTERM // it had not begun to listen for signals
+	switch {
 	case p.killed:
 	case p.leaving.IsZero():
 		j.wrong("job %s: pod %d ended by itself with %s; see %s", j.name, ordinal, state, p.log)
-	case !state.Success():
+	case !state.Success() && !early:
 		j.wrong("job %s: pod %d ended with %s after SIGTERM; see %s", j.name, ordinal, state, p.log)
 	}
 }

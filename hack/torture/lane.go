@@ -15,7 +15,7 @@ import (
 const (
 	watchEvery = 2 * time.Second
 	// patience is how long a job with no row left may take to complete under fire, before its faults are held back.
-	patience = 20 * time.Second
+	patience = 8 * time.Second
 	// lastStart is how long before the end of the faults the last job of a lane begins at the latest.
 	lastStart = 10 * time.Second
 )

@@ -34,6 +34,9 @@ type scene struct {
 	lanes     []*lane
 	faultsEnd time.Time
 	calm      chan struct{} // closed when the faults are over
+	// leftoverPatience is how long the server may take to notice that a client has gone: what it looks for every five seconds
+	// while it works, or waits for the client.
+	leftoverPatience time.Duration
 
 	printing sync.Mutex
 	mu       sync.Mutex
@@ -54,7 +57,7 @@ var settings = map[string]string{
 
 // newScene starts the servers and builds the worker. If it fails, what it had begun is taken down.
 func newScene(ctx context.Context, o options, out io.Writer) (s *scene, err error) {
-	s = &scene{options: o, out: out, began: time.Now(), keep: o.dir != "", calm: make(chan struct{}), score: map[schedule.Kind]tally{}}
+	s = &scene{options: o, out: out, began: time.Now(), keep: o.dir != "", calm: make(chan struct{}), leftoverPatience: 15 * time.Second, score: map[schedule.Kind]tally{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close(true))
