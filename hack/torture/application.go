@@ -30,12 +30,12 @@ func (j *job) useTable(ctx context.Context) {
 
 // Statements of the application; each finds a row at or after a key.
 const (
-	update = "UPDATE t SET note = 'app' WHERE id = (SELECT id FROM t WHERE id >= $1 ORDER BY id LIMIT 1)"
-	// finish does the row's work, so that no worker may do it again.
-	finish = "UPDATE t SET done = true, app = true WHERE id = (SELECT id FROM t WHERE id >= $1 AND NOT done ORDER BY id LIMIT 1) AND NOT done"
-	remove = `WITH gone AS (DELETE FROM t WHERE id = (SELECT id FROM t WHERE id >= $1 ORDER BY id LIMIT 1) RETURNING id, late, app, n)
+	update = "UPDATE t SET note = 'app' WHERE id = (SELECT id FROM t WHERE id >= key($1) ORDER BY id LIMIT 1)"
+	// finish does the row's work, so that no worker may do it any more.
+	finish = "UPDATE t SET done = true, app = true WHERE id = (SELECT id FROM t WHERE id >= key($1) AND NOT done ORDER BY id LIMIT 1) AND NOT done"
+	remove = `WITH gone AS (DELETE FROM t WHERE id = (SELECT id FROM t WHERE id >= key($1) ORDER BY id LIMIT 1) RETURNING id, late, app, n)
 		INSERT INTO departure SELECT id, late, app, n FROM gone`
-	insert = "WITH come AS (INSERT INTO t (id) VALUES ($1) RETURNING id) INSERT INTO arrival SELECT id FROM come"
+	insert = "WITH come AS (INSERT INTO t (id) VALUES (key($1)) RETURNING id) INSERT INTO arrival SELECT id FROM come"
 )
 
 // useRow does one thing with one row.
@@ -53,7 +53,7 @@ func (j *job) useRow(ctx context.Context, conn *pgx.Conn, random *rand.Rand) err
 	return err
 }
 
-// anyKey is a key in the middle of those that were there at the start.
+// anyKey is the number of a key among those that were there at the start.
 func (j *job) anyKey(random *rand.Rand) int64 {
 	i := int64(random.IntN(j.table.rows) - j.table.rows/2)
 	if i >= 0 {
@@ -79,7 +79,7 @@ func (j *job) insert(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// lateKey is the q-th key, from 1, of those that are inserted later, as long as there are any.
+// lateKey is the number of the q-th key, from 1, of those that are inserted later, as long as there are any.
 func (t table) lateKey(q int64) (key int64, ok bool) {
 	const prime = 1_000_003 // so that the gaps are filled in no order, and none twice
 	rows := int64(t.rows)
@@ -98,7 +98,7 @@ func (t table) lateKey(q int64) (key int64, ok bool) {
 // lockRows keeps some rows locked.
 func (j *job) lockRows(ctx context.Context, f schedule.Fault, random *rand.Rand) bool {
 	return j.transaction(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, "SELECT FROM t WHERE id >= $1 ORDER BY id LIMIT 50 FOR UPDATE", j.anyKey(random))
+		_, err := tx.Exec(ctx, "SELECT FROM t WHERE id >= key($1) ORDER BY id LIMIT 50 FOR UPDATE", j.anyKey(random))
 		j.hold(f.Hold)
 		return err
 	})

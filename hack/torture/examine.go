@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -12,24 +13,20 @@ import (
 	"shardedjob.dev/hack/torture/schedule"
 )
 
-// fates reads what became of each row. A late row is owed if it was committed before the time given.
+// fates reads what became of each row. What is owed of the late ones is put in.
 const fates = `
 SELECT id::text, coalesce(t.late, d.late, true), t.late IS NOT NULL, d.late IS NOT NULL, coalesce(t.app, d.app, false),
-	coalesce(NOT coalesce(t.late, d.late) OR pg_xact_commit_timestamp(a.xmin) < $1, false),
-	coalesce(t.n, d.n, 0), coalesce(l.noted, 0)
+	coalesce(NOT coalesce(t.late, d.late) OR owed, false), coalesce(t.n, d.n, 0), coalesce(l.noted, 0)
   FROM t FULL JOIN departure d USING (id) FULL JOIN (SELECT id, count(*) AS noted FROM ledger GROUP BY id) l USING (id)
-  LEFT JOIN arrival a USING (id)`
+  LEFT JOIN (SELECT id, %s AS owed
+               FROM (SELECT id, pg_xact_commit_timestamp(xmin) AS committed FROM arrival) a, (SELECT $1::text AS name, $2::timestamptz AS complete) j) o USING (id)`
 
 const commits = `
 SELECT coalesce(slot, -1), coalesce(slots, -1), coalesce(epoch, -1), pid, rows, pg_xact_commit_timestamp(xmin)
   FROM batch ORDER BY 6, id`
 
 // strays counts the rows that were processed in a slot that they do not belong to.
-const strays = `SELECT count(*) FROM ledger l JOIN batch b ON b.id = l.batch WHERE MOD(l.id, b.slots) NOT IN (b.slot, b.slot - b.slots)`
-
-// completionSlack is how much older than the completion a late row has to be to be owed: the check that found nothing pending may have
-// begun so long before it was told, in a coordinator that was stopped just then.
-const completionSlack = 15 * time.Second
+const strays = "SELECT count(*) FROM ledger l JOIN batch b ON b.id = l.batch WHERE b.slot <> %s"
 
 // maxExamples is how many keys of each verdict are told.
 const maxExamples = 5
@@ -52,7 +49,7 @@ func (j *job) audit(ctx context.Context) error {
 				return err
 			}
 			var n int
-			if err := conn.QueryRow(ctx, strays).Scan(&n); err != nil {
+			if err := conn.QueryRow(ctx, fmt.Sprintf(strays, j.table.shard().SlotOf("l.id", "b.slots"))).Scan(&n); err != nil {
 				return err
 			}
 			a.find(strayed, n)
@@ -78,7 +75,7 @@ func (j *job) audit(ctx context.Context) error {
 	a.batches = len(done)
 	a.find(unfenced, countUnfenced(done))
 	if j.lane.way.pending == "" {
-		a.find(outdated, wentBack(done))
+		a.find(outdated, wentBack(done)) // with pending nobody remembers plans but the sessions that are there
 	}
 	a.job, a.slot = pauses(done, a.rows/20)
 	for _, m := range j.marks {
@@ -95,7 +92,7 @@ func (j *job) audit(ctx context.Context) error {
 	j.lane.mu.Lock()
 	j.lane.sum.add(a)
 	j.lane.mu.Unlock()
-	j.say("Job %s: %s keys, %d rows and %d late ones, %d processed in %d batches under %d plans", j.name, j.table.key.name, a.rows, a.late, a.processed, a.batches, len(j.history))
+	j.say("Job %s: %s, %d rows and %d late ones, %d processed in %d batches under %d plans", j.name, j.table.key, a.rows, a.late, a.processed, a.batches, len(j.history))
 	j.readLogs()
 	return j.checkLeftovers(ctx, j)
 }
@@ -111,11 +108,11 @@ func readCommits(ctx context.Context, conn *pgx.Conn) ([]commit, error) {
 }
 
 func (j *job) readFates(ctx context.Context, conn *pgx.Conn, see func(fate)) error {
-	owedBefore := time.Time{}
-	if complete := j.lastReport().CompleteTime; complete != nil {
-		owedBefore = complete.Add(-completionSlack)
+	var complete time.Time
+	if at := j.lastReport().CompleteTime; at != nil {
+		complete = at.Time
 	}
-	rows, err := conn.Query(ctx, fates, owedBefore)
+	rows, err := conn.Query(ctx, fmt.Sprintf(fates, j.lane.way.owed), j.group.Name(), complete)
 	if err != nil {
 		return err
 	}

@@ -92,7 +92,7 @@ func newJob(ctx context.Context, l *lane, round int) (*job, error) {
 	j.want = v1alpha1.Plan{
 		FormatVersion: v1alpha1.PlanFormatVersion, UID: j.uid, Group: j.group.Name(), Generation: 1,
 		HandoverSeconds: handover, AdoptAfterSeconds: adoptAfter, Mode: v1alpha1.ModeBackfill,
-		Table:   v1alpha1.TableSpec{Schema: j.table.schema, Name: "t", Key: "id", Pending: l.way.pending},
+		Table:   j.table.spec(l.way.pending),
 		Process: v1alpha1.ProcessSpec{SQL: &v1alpha1.SQLProcess{Statement: l.way.statement(l.random)}},
 		Batch:   v1alpha1.BatchSpec{Rows: batchRows(l.random), TimeoutSeconds: batchTimeout},
 		Failure: v1alpha1.FailureSpec{MaxAttempts: 5, WhenExhausted: v1alpha1.HoldExhausted},

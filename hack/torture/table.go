@@ -7,6 +7,9 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"shardedjob.dev/api/v1alpha1"
+	"shardedjob.dev/worker/shard"
 )
 
 const (
@@ -14,21 +17,33 @@ const (
 	buckets   = 4
 )
 
-// keyType is a type of key, with its least and greatest values.
+// keyType is a type of key.
 type keyType struct {
-	name     string
+	declared string
+	// known is how package shard calls it.
+	known string
+	// make is SQL that makes a key of the bigint $1, another one of each.
+	make string
+	// extremes are the least and greatest values.
 	extremes []string
+	by       v1alpha1.ShardBy
 }
 
 var keyTypes = []keyType{
-	{"bigint", []string{"-9223372036854775808", "-9223372036854775807", "9223372036854775806", "9223372036854775807"}},
-	{"integer", []string{"-2147483648", "-2147483647", "2147483646", "2147483647"}},
+	{"bigint", "bigint", "$1", []string{"-9223372036854775808", "-9223372036854775807", "9223372036854775806", "9223372036854775807"}, v1alpha1.ShardByValue},
+	{"bigint", "bigint", "$1", []string{"-9223372036854775808", "9223372036854775807"}, v1alpha1.ShardByHash},
+	{"integer", "integer", "$1::integer", []string{"-2147483648", "-2147483647", "2147483646", "2147483647"}, v1alpha1.ShardByValue},
+	{"numeric(30,0)", "numeric", "$1 * 1e15::numeric(30,0)", []string{"-999999999999999999999999999999", "999999999999999999999999999999"}, v1alpha1.ShardByHash},
+	{"uuid", "uuid", "md5($1::text)::uuid", []string{"00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"}, v1alpha1.ShardByHash},
+	{`text COLLATE "C"`, "text", "'row ' || $1", []string{"", "􏿿"}, v1alpha1.ShardByHash},
+	{"timestamptz", "timestamptz", "'epoch'::timestamptz + make_interval(secs => $1)", []string{"-infinity", "infinity"}, v1alpha1.ShardByHash},
 }
 
 // table is what one job works on, in a schema of its own.
 //
-// The keys that are there from the start are of the form 4i or 4i+1, around zero and, the upper half of them, from far on. Those that are
-// inserted later are 4i+2, in the gaps, or beyond all others. None comes twice, so that a key stands for one row.
+// A key is made of a number. The numbers that are there from the start are of the form 4i or 4i+1, around zero and, the upper half of
+// them, from far on. Those that are inserted later are 4i+2, in the gaps, or beyond all others. None comes twice, so that a key stands
+// for one row.
 type table struct {
 	schema   string
 	rows     int // at the start
@@ -36,7 +51,7 @@ type table struct {
 	extremes bool // the type's least and greatest keys are there too
 }
 
-// far is where the upper half of the keys begins, and beyond where keys are inserted above all others; both fit integer.
+// far is where the upper half of the numbers begins, and beyond where rows are inserted above all others; both fit integer.
 const (
 	far    = 1_000_000_000
 	beyond = 2_000_000_000
@@ -59,6 +74,8 @@ func newTable(schema string, most int, random *rand.Rand) table {
 const ddl = `
 CREATE SCHEMA %[1]s;
 SET search_path = %[1]s;
+CREATE FUNCTION key(bigint) RETURNS %[2]s LANGUAGE sql IMMUTABLE RETURN %[7]s;
+CREATE FUNCTION key_of(text) RETURNS %[2]s LANGUAGE sql STABLE RETURN $1::%[2]s;
 CREATE TABLE t (id %[2]s PRIMARY KEY, n int NOT NULL DEFAULT 0, done boolean NOT NULL DEFAULT false, app boolean NOT NULL DEFAULT false,
 	late boolean NOT NULL DEFAULT true, note text);
 CREATE TABLE batch (id bigint GENERATED ALWAYS AS IDENTITY, pid int DEFAULT pg_backend_pid(), slot int, slots int, epoch int, rows int);
@@ -68,7 +85,7 @@ CREATE TABLE departure (id %[2]s PRIMARY KEY, late boolean, app boolean, n int);
 CREATE TABLE side (bucket int PRIMARY KEY, hits bigint NOT NULL DEFAULT 0);
 CREATE SEQUENCE late_keys;
 INSERT INTO side SELECT g FROM generate_series(0, %[4]d - 1) g;
-INSERT INTO t (id, late) SELECT CASE WHEN i < 0 THEN 0 ELSE %[5]d END + 4 * i + (i %% 3 = 0)::int, false
+INSERT INTO t (id, late) SELECT key(CASE WHEN i < 0 THEN 0 ELSE %[5]d END + 4 * i + (i %% 3 = 0)::int), false
 	FROM generate_series(-%[3]d / 2, %[3]d - %[3]d / 2 - 1) i;
 CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql SET search_path = %[1]s AS $$
 DECLARE the bigint;
@@ -90,9 +107,9 @@ CREATE TRIGGER note AFTER UPDATE ON t REFERENCING OLD TABLE AS before NEW TABLE 
 
 // create makes the table; class is the first half of the lock keys of the group that will work it.
 func (t table) create(ctx context.Context, conn *pgx.Conn, class int32) error {
-	sql := fmt.Sprintf(ddl, t.schema, t.key.name, t.rows, buckets, far, uint32(class))
+	sql := fmt.Sprintf(ddl, t.schema, t.key.declared, t.rows, buckets, far, uint32(class), t.key.make)
 	if t.extremes {
-		sql += fmt.Sprintf("INSERT INTO t (id, late) SELECT unnest('{%s}'::%s[]), false;", strings.Join(t.key.extremes, ","), t.key.name)
+		sql += fmt.Sprintf(`INSERT INTO t (id, late) SELECT unnest('{"%s"}'::%s[]), false;`, strings.Join(t.key.extremes, `","`), t.key.known)
 	}
 	if _, err := conn.Exec(ctx, sql+"ANALYZE t"); err != nil {
 		return fmt.Errorf("make table %s: %w", t.schema, err)
@@ -107,3 +124,17 @@ func (t table) total() int {
 	}
 	return t.rows
 }
+
+// spec is the table as a ShardedJob names it.
+func (t table) spec(pending string) v1alpha1.TableSpec {
+	return v1alpha1.TableSpec{Schema: t.schema, Name: "t", Key: "id", Pending: pending, ShardBy: t.key.by}
+}
+
+// shard is the table as package shard has it.
+func (t table) shard() shard.Table {
+	s := shard.NewTable(t.spec(""))
+	s.KeyType = t.key.known
+	return s
+}
+
+func (k keyType) String() string { return fmt.Sprintf("%s keys by %s", k.declared, k.by) }

@@ -12,11 +12,20 @@ type way struct {
 	pending string
 	// set is what the statement assigns.
 	set string
+	// owed is an SQL condition: which of the rows that were inserted late the job had promised to process. Of an arrival it knows id
+	// and committed, of the job name and complete, the time that the report says.
+	owed string
 }
 
 // ways are all there are. In each the work is not idempotent.
+//
+// With pending all rows are owed that were there when the check found nothing pending. It may have begun some time before it was
+// told, in a coordinator that was stopped just then. With cursors it is all rows up to the horizon that were there when it was found;
+// those that come later under lower keys are processed once or not at all.
 var ways = []way{
-	{name: "pending", pending: "NOT done", set: "n = n + 1, done = true"},
+	{name: "pending", pending: "NOT done", set: "n = n + 1, done = true", owed: "committed < complete - interval '15 s'"},
+	{name: "cursors", set: "n = n + 1", owed: `EXISTS (SELECT FROM shardedjob.job WHERE consumer_group = name
+		AND committed < horizon_at - interval '1 s' AND id <= key_of(horizon))`},
 }
 
 // statement makes a statement of chance for the way: plain and quick, slow, one in which now and then a row fails, or one that
