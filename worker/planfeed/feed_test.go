@@ -1,12 +1,18 @@
 package planfeed
 
 import (
+	"context"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"pgregory.net/rapid"
 
 	"shardedjob.dev/api/v1alpha1"
@@ -120,4 +126,29 @@ func TestWatchFile(t *testing.T) {
 			t.Errorf("epoch %d, want %d", p.Epoch, want)
 		}
 	}
+}
+
+// refusal is a way to an API server that is not there.
+type refusal struct{}
+
+func (refusal) RoundTrip(*http.Request) (*http.Response, error) { return nil, syscall.ECONNREFUSED }
+
+// A worker that has to stop does not wait for an API server that has been away for long.
+func TestL11WatchEndsWhileTheAPIServerIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, err := kubernetes.NewForConfig(&rest.Config{Host: "https://api.example", Transport: refusal{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		began := time.Now()
+		if err := WatchAPI(ctx, New("uid"), client, "default", "job-plan", slog.New(slog.DiscardHandler)); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != 10*time.Minute {
+			t.Errorf("it ended after %s, want 10 minutes", took)
+		}
+		time.Sleep(2 * time.Minute) // of the bubble: for the informer to wake up and see that it is over
+	})
 }
