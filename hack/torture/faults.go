@@ -69,6 +69,8 @@ func (j *job) inject(ctx context.Context, f schedule.Fault, random *rand.Rand) b
 		return j.taken(f, func() bool { return j.kill(f.Pod, f.Hold) })
 	case schedule.Stop, schedule.Freeze:
 		return j.taken(f, func() bool { return j.freeze(f.Pod, f.Hold, j.hold) })
+	case schedule.Cut:
+		return j.taken(f, func() bool { return j.cut(ctx, f) })
 	case schedule.Terminate:
 		return j.taken(f, func() bool { return j.terminate(ctx, fmt.Sprintf("%s%d:%%", j.sessions(), f.Pod)) })
 	case schedule.Unseat:
@@ -143,20 +145,28 @@ func (j *job) wished() int32 {
 	return j.want.Slots
 }
 
-// oldPlan picks a plan that is not the newest and has slots.
+// oldPlan picks a plan that is not the newest and has slots. Where there is none, it has a newer one made.
 func (j *job) oldPlan(random *rand.Rand) (v1alpha1.Plan, bool) {
+	const patience = 5
+	for range patience {
+		if old := j.oldPlans(); len(old) > 0 {
+			return old[random.IntN(len(old))], true
+		}
+		j.scale(1 + j.wished()%j.options.pods)
+		j.hold(time.Second)
+	}
+	return v1alpha1.Plan{}, false
+}
+
+func (j *job) oldPlans() (old []v1alpha1.Plan) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	var old []v1alpha1.Plan
 	for _, p := range j.history {
 		if p.Slots > 0 && p.Epoch < j.published.Epoch {
 			old = append(old, p)
 		}
 	}
-	if len(old) == 0 {
-		return v1alpha1.Plan{}, false
-	}
-	return old[random.IntN(len(old))], true
+	return old
 }
 
 // comeBack ends all sessions. Then one worker comes back with an old plan, which is still mounted, and without the API server.

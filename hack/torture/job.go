@@ -97,13 +97,8 @@ func newJob(ctx context.Context, l *lane, round int) (*job, error) {
 		Batch:   v1alpha1.BatchSpec{Rows: batchRows(l.random), TimeoutSeconds: batchTimeout},
 		Failure: v1alpha1.FailureSpec{MaxAttempts: 5, WhenExhausted: v1alpha1.HoldExhausted},
 	}
-	for _, dir := range []string{j.databaseDir(), filepath.Dir(j.planFile())} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return nil, fmt.Errorf("make the folder of job %s: %w", name, err)
-		}
-	}
-	if err := os.WriteFile(filepath.Join(j.databaseDir(), "uri"), []byte(j.uri), 0o600); err != nil {
-		return nil, fmt.Errorf("mount the Secret of job %s: %w", name, err)
+	if err := j.makeMounts(); err != nil {
+		return nil, fmt.Errorf("make the mounts of job %s: %w", name, err)
 	}
 	if err := j.persist(ctx, "make the table of job "+name, j.createTable); err != nil {
 		return nil, err
@@ -139,8 +134,28 @@ func batchRows(random *rand.Rand) int32 {
 	return []int32{1 + random.Int32N(10), 50 + random.Int32N(100), 200, 500}[random.IntN(4)]
 }
 
-func (j *job) databaseDir() string { return filepath.Join(j.dir, "database") }
-func (j *job) planFile() string    { return filepath.Join(j.dir, "plan", v1alpha1.PlanKey) }
+// makeMounts makes the folders that pods see: all the same plan, each a Secret of its own.
+func (j *job) makeMounts() error {
+	if err := os.MkdirAll(filepath.Dir(j.planFile()), 0o755); err != nil {
+		return err
+	}
+	for ordinal, m := range j.lane.machines {
+		dir := j.databaseDir(int32(ordinal))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, "uri"), []byte(m.uri), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (j *job) planFile() string { return filepath.Join(j.dir, "plan", v1alpha1.PlanKey) }
+
+func (j *job) databaseDir(ordinal int32) string {
+	return filepath.Join(j.dir, fmt.Sprintf("database-%d", ordinal))
+}
 
 // remove removes what is not needed after the audit.
 func (j *job) remove(ctx context.Context) error {

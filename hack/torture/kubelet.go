@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"shardedjob.dev/api/v1alpha1"
-	"shardedjob.dev/hack/child"
 	"shardedjob.dev/hack/torture/schedule"
 )
 
@@ -20,7 +19,7 @@ type pod struct {
 	log    string
 	exited chan struct{}
 	// Guarded by the job's mu:
-	killed  bool      // by SIGKILL, from us
+	killed  bool      // by us
 	frozen  time.Time // until when a SIGSTOP may have kept it from doing as it was told
 	leaving time.Time // when it was sent SIGTERM
 }
@@ -68,7 +67,7 @@ func (j *job) keepPod(ordinal int32) error {
 	wanted := ordinal < j.replicas || j.grounded
 	switch {
 	case p == nil && wanted && !j.grounded && now.After(j.heldBack[ordinal]):
-		return j.startPod(ordinal, j.api.Kubeconfig())
+		return j.startPod(ordinal, j.lane.machines[ordinal].kubeconfig)
 	case p == nil:
 	case !p.running():
 		delete(j.pods, ordinal)
@@ -77,10 +76,12 @@ func (j *job) keepPod(ordinal int32) error {
 		p.leaving = now
 		j.uids[ordinal] = "" // the next is another pod
 		return p.cmd.Process.Signal(syscall.SIGTERM)
-	case !p.leaving.IsZero() && now.Sub(p.leaving) > podGrace && !p.killed:
-		if now.Sub(p.frozen) > podGrace {
-			j.wrong("job %s: pod %d has not stopped within %s of SIGTERM; see %s", j.name, ordinal, podGrace, p.log)
-		}
+	case p.leaving.IsZero() || p.killed || now.Sub(p.leaving) < podGrace:
+	case now.Sub(p.frozen) > podGrace:
+		j.wrong("job %s: pod %d has not stopped within %s of SIGTERM; what it is at stands at the end of %s", j.name, ordinal, podGrace, p.log)
+		p.killed = true
+		return p.cmd.Process.Signal(syscall.SIGQUIT)
+	default:
 		p.killed = true
 		return p.cmd.Process.Kill()
 	}
@@ -112,15 +113,14 @@ func (j *job) startPod(ordinal int32, kubeconfig string) error {
 	if err != nil {
 		return fmt.Errorf("open the log of pod %d: %w", ordinal, err)
 	}
-	p.cmd = exec.Command(j.program, "--kubeconfig="+kubeconfig, "--plan-file="+j.planFile(), "--database-dir="+j.databaseDir(),
+	p.cmd = exec.Command(j.program, "--kubeconfig="+kubeconfig, "--plan-file="+j.planFile(), "--database-dir="+j.databaseDir(ordinal),
 		"--ca-dir="+filepath.Join(j.dir, "no-ca"), "--listen-address=127.0.0.1:0")
 	p.cmd.Env = append(os.Environ(),
 		v1alpha1.EnvPodName+"="+v1alpha1.PodName(j.name, ordinal), v1alpha1.EnvPodUID+"="+j.uids[ordinal],
 		v1alpha1.EnvPodNamespace+"="+namespace, v1alpha1.EnvJobName+"="+j.name, v1alpha1.EnvJobUID+"="+string(j.uid),
 		v1alpha1.EnvURIKey+"=uri")
 	p.cmd.Stdout, p.cmd.Stderr = log, log
-	child.Bind(p.cmd, syscall.SIGKILL)
-	err = child.Start(p.cmd)
+	err = j.lane.machines[ordinal].start(p.cmd)
 	_ = log.Close() // the child has its own
 	if err != nil {
 		return fmt.Errorf("start pod %d: %w", ordinal, err)

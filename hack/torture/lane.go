@@ -23,9 +23,12 @@ const (
 // lane is the succession of jobs of one way to remember progress.
 type lane struct {
 	*scene
-	index  int
-	way    way
-	random *rand.Rand
+	index    int
+	way      way
+	random   *rand.Rand
+	machines []*machine // by ordinal
+	once     sync.Once
+	begun    chan struct{} // closed when the first job has begun
 
 	mu    sync.Mutex
 	now   *job  // nil between two jobs
@@ -44,12 +47,12 @@ type progress struct {
 }
 
 func newLane(s *scene, index int, w way) *lane {
-	return &lane{scene: s, index: index, way: w, slots: schedule.FirstSlots, random: rand.New(rand.NewPCG(s.seed, uint64(index)+1))}
+	return &lane{scene: s, index: index, way: w, slots: schedule.FirstSlots, begun: make(chan struct{}), random: rand.New(rand.NewPCG(s.seed, uint64(index)+1))}
 }
 
 // run runs one job after the other until the faults are over, at least one. An error is one of the torture itself.
 func (l *lane) run(ctx context.Context) error {
-	for round := 1; round == 1 || time.Until(l.faultsEnd) > lastStart; round++ {
+	for round := 1; round == 1 || time.Until(l.end()) > lastStart; round++ {
 		if err := l.round(ctx, round); err != nil {
 			return err
 		}
@@ -75,7 +78,7 @@ func (l *lane) round(ctx context.Context, round int) error {
 	group.Go(func() { j.useTable(application) })
 
 	j.awaitCompletion(ctx)
-	l.end()
+	l.leave()
 	stopApplication()
 	if err := j.stopPods(ctx); err != nil {
 		j.wrong("%v", err)
@@ -99,9 +102,10 @@ func (l *lane) begin(j *job) {
 	slots := l.slots
 	l.mu.Unlock()
 	j.scale(max(1, slots))
+	l.once.Do(func() { close(l.begun) })
 }
 
-func (l *lane) end() {
+func (l *lane) leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.now = nil
@@ -137,7 +141,7 @@ func (j *job) awaitCompletion(ctx context.Context) {
 		case empty.IsZero():
 			empty = time.Now()
 		}
-		if over := time.Since(j.faultsEnd); over > j.settle {
+		if over := time.Since(j.end()); over > j.settle {
 			j.wrong("job %s is not complete %s after the faults have stopped; %d rows are left, its report is %+v", j.name, over.Round(time.Second), left, j.lastReport())
 			return
 		}

@@ -84,7 +84,7 @@ func parse(args []string) (options, error) {
 		}
 		return nil
 	})
-	flags.Func("kinds", "kinds of faults, for example kill,freeze; default: all", func(list string) error {
+	flags.Func("kinds", "kinds of faults, for example kill,freeze; default: all, but cut only for root on Linux", func(list string) error {
 		for name := range strings.SplitSeq(list, ",") {
 			if kind := schedule.Kind(name); kind.Known() {
 				o.kinds = append(o.kinds, kind)
@@ -101,10 +101,18 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("duration, every and settle must be greater than 0, rows at least %d, pods 1 to 100, and nothing may follow the flags", leastRows)
 	}
 	o.pods = int32(*pods)
+	if len(o.kinds) == 0 {
+		o.kinds = possibleKinds()
+	}
 	for o.seed == 0 {
 		o.seed = uint64(rand.Uint32())
 	}
 	return o, nil
+}
+
+// possibleKinds are all kinds of faults that can be brought about here.
+func possibleKinds() []schedule.Kind {
+	return slices.DeleteFunc(schedule.Kinds(), func(k schedule.Kind) bool { return k == schedule.Cut && !canCut() })
 }
 
 // replay is the command that runs the same schedule.
@@ -118,7 +126,7 @@ func (o options) replay() string {
 		names = append(names, w.name)
 	}
 	words = append(words, "-ways "+strings.Join(names, ","))
-	if len(o.kinds) > 0 {
+	if !slices.Equal(o.kinds, schedule.Kinds()) {
 		names = nil
 		for _, k := range o.kinds {
 			names = append(names, string(k))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,21 +32,26 @@ type scene struct {
 	uri       string
 	api       *cluster.ControlPlane
 	client    kubernetes.Interface
+	listeners []net.Listener // at the ends of cables
+	cables    []cable
 	lanes     []*lane
-	faultsEnd time.Time
 	calm      chan struct{} // closed when the faults are over
 	// leftoverPatience is how long the server may take to notice that a client has gone: what it looks for every five seconds
 	// while it works, or waits for the client.
 	leftoverPatience time.Duration
 
-	printing sync.Mutex
-	mu       sync.Mutex
-	findings []string
-	score    map[schedule.Kind]tally
+	printing  sync.Mutex
+	mu        sync.Mutex
+	faultsEnd time.Time
+	findings  []string
+	score     map[schedule.Kind]tally
 }
 
 // tally counts faults of a kind.
 type tally struct{ injected, missed int }
+
+// database is where all jobs work.
+const database = "torture"
 
 // settings of the server: the commit times tell the audit what was there when; deadlocks and recoveries are to be short.
 var settings = map[string]string{
@@ -57,7 +63,7 @@ var settings = map[string]string{
 
 // newScene starts the servers and builds the worker. If it fails, what it had begun is taken down.
 func newScene(ctx context.Context, o options, out io.Writer) (s *scene, err error) {
-	s = &scene{options: o, out: out, began: time.Now(), keep: o.dir != "", calm: make(chan struct{}), leftoverPatience: 15 * time.Second, score: map[schedule.Kind]tally{}}
+	s = &scene{options: o, out: out, began: time.Now(), faultsEnd: time.Now().Add(24 * time.Hour), keep: o.dir != "", calm: make(chan struct{}), leftoverPatience: 15 * time.Second, score: map[schedule.Kind]tally{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close(true))
@@ -74,16 +80,21 @@ func newScene(ctx context.Context, o options, out io.Writer) (s *scene, err erro
 	if err != nil {
 		return s, fmt.Errorf("make the folder: %w", err)
 	}
+	transcript, err := os.Create(filepath.Join(s.dir, "torture.log"))
+	if err != nil {
+		return s, fmt.Errorf("make the transcript: %w", err)
+	}
+	s.out = io.MultiWriter(out, transcript)
 	if err := s.build(ctx); err != nil {
 		return s, err
 	}
-	if s.server, err = postgres.Start(ctx, postgres.Options{Settings: settings}); err != nil {
+	if s.server, err = postgres.Start(ctx, o.serverOptions()); err != nil {
 		return s, err
 	}
-	if err := s.server.CreateDatabase(ctx, "torture"); err != nil {
+	if err := s.server.CreateDatabase(ctx, database); err != nil {
 		return s, err
 	}
-	s.uri = s.server.URI("torture")
+	s.uri = s.server.URI(database)
 	if s.api, err = cluster.StartControlPlane(ctx, cluster.Options{Progress: out}); err != nil {
 		return s, err
 	}
@@ -91,7 +102,11 @@ func newScene(ctx context.Context, o options, out io.Writer) (s *scene, err erro
 		return s, err
 	}
 	for i, w := range o.ways {
-		s.lanes = append(s.lanes, newLane(s, i, w))
+		l := newLane(s, i, w)
+		s.lanes = append(s.lanes, l)
+		if err := l.addMachines(ctx); err != nil {
+			return s, err
+		}
 	}
 	return s, nil
 }
@@ -118,18 +133,19 @@ func (s *scene) reachAPI() (err error) {
 	if s.client, err = kubernetes.NewForConfig(config); err != nil {
 		return fmt.Errorf("make the client: %w", err)
 	}
-	kubeconfig, err := os.ReadFile(s.api.Kubeconfig())
-	if err != nil {
-		return fmt.Errorf("read the kubeconfig: %w", err)
-	}
 	s.nowhere = filepath.Join(s.dir, "nowhere.kubeconfig")
-	text := strings.ReplaceAll(string(kubeconfig), strings.TrimPrefix(config.Host, "https://"), "127.0.0.1:1")
-	return os.WriteFile(s.nowhere, []byte(text), 0o600)
+	return s.writeKubeconfig(nowhere, s.nowhere)
 }
 
 // close takes everything down. The folder stays if it is the user's, or if the run has failed.
 func (s *scene) close(good bool) error {
 	var errs []error
+	for _, l := range s.listeners {
+		errs = append(errs, l.Close())
+	}
+	for _, c := range s.cables {
+		errs = append(errs, c.Close())
+	}
 	if s.api != nil {
 		errs = append(errs, s.api.Stop())
 	}
@@ -168,8 +184,6 @@ func (s *scene) writeSchedule(faults []schedule.Fault) error {
 func (s *scene) play(ctx context.Context, faults []schedule.Fault) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	begin := time.Now()
-	s.faultsEnd = begin.Add(s.duration)
 	var lanes, others sync.WaitGroup
 	for _, l := range s.lanes {
 		lanes.Go(func() {
@@ -180,6 +194,14 @@ func (s *scene) play(ctx context.Context, faults []schedule.Fault) error {
 	}
 	watching, stop := context.WithCancel(ctx)
 	others.Go(func() { s.sayProgress(watching) })
+	for _, l := range s.lanes {
+		select {
+		case <-l.begun:
+		case <-ctx.Done():
+		}
+	}
+	begin := time.Now()
+	s.setEnd(begin.Add(s.duration))
 	s.injectAll(ctx, begin, faults)
 	if ctx.Err() == nil {
 		s.say("The faults are over")
@@ -214,7 +236,7 @@ func (s *scene) injectAll(ctx context.Context, begin time.Time, faults []schedul
 			s.score[f.Kind] = t
 		})
 	}
-	pause(ctx, time.Until(s.faultsEnd))
+	pause(ctx, time.Until(s.end()))
 	close(s.calm)
 	group.Wait()
 	for _, l := range s.lanes {
@@ -226,6 +248,19 @@ func (s *scene) injectAll(ctx context.Context, begin time.Time, faults []schedul
 			j.scale(schedule.FirstSlots)
 		}
 	}
+}
+
+// end is when the faults are over: far away until they have begun.
+func (s *scene) end() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.faultsEnd
+}
+
+func (s *scene) setEnd(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faultsEnd = at
 }
 
 // hold waits as long as a fault lasts: not longer than until the faults are over.

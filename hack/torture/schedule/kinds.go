@@ -14,6 +14,7 @@ const (
 	Kill        Kind = "kill"         // SIGKILL of a worker; Hold: until it is started again
 	Stop        Kind = "stop"         // SIGSTOP of a worker, then SIGCONT
 	Freeze      Kind = "freeze"       // the same, for longer than the hand-over time
+	Cut         Kind = "cut"          // the cable to a worker's machine carries nothing, and is mended
 	Terminate   Kind = "terminate"    // pg_terminate_backend of a worker's session
 	Unseat      Kind = "unseat"       // pg_terminate_backend of the coordinator's session
 	Restart     Kind = "restart"      // fast restart of the database server
@@ -63,6 +64,7 @@ var traits = map[Kind]trait{
 	Kill:        {scope: Pod, weight: 150, most: 2 * time.Second},
 	Stop:        {scope: Pod, weight: 100, least: 50 * time.Millisecond, most: 2 * time.Second},
 	Freeze:      {scope: Pod, weight: 30, least: time.Second, most: 8 * time.Second, beyondHandover: true},
+	Cut:         {scope: Pod, weight: 30, least: time.Second, most: 20 * time.Second},
 	Terminate:   {scope: Pod, weight: 150},
 	Unseat:      {scope: Job, weight: 40},
 	Restart:     {weight: 8, thing: "server", rest: 10 * time.Second},
