@@ -127,10 +127,21 @@ func TestForgetStartsAnew(t *testing.T) {
 	if n := j.count("SELECT count(*) FROM shardedjob.slot"); n != 0 {
 		t.Errorf("%d cursors are left", n)
 	}
-	j.exec("TRUNCATE ledger; UPDATE t SET done = false; TRUNCATE ledger")
-	j.plan.Forget = false
-	j.publish(2)
-	j.complete()
+	j.stop(0, 1)
+	j.exec("UPDATE t SET done = false; TRUNCATE ledger")
+	// A new job of the group, which knows nothing of its epochs, has to be told of them.
+	j.plan.Forget, j.plan.Epoch = false, 0
+	next := newJobOn(t, j)
+	next.publish(2)
+	next.start(0, 1)
+	next.eventually("the workers ask for a plan above the group's epoch", time.Minute, func() bool {
+		r, _ := next.report()
+		return r.HighestEpoch > next.plan.Epoch
+	})
+	r, _ := next.report()
+	next.plan.Epoch = r.HighestEpoch
+	next.publish(2)
+	next.complete()
 }
 
 // A transaction that was open when the job began commits keys in the middle of the table while the job waits for it, and

@@ -73,16 +73,17 @@ func (s *shift) look(ctx context.Context, claim fence.Claim) (newer bool, err er
 // followNewer takes over the partition that the locks of other workers or the group's row in the database show, since the
 // API server may be away.
 func (s *shift) followNewer(epoch int64, slots int32, seen error) {
-	if s.feed.Follow(epoch, slots) {
+	// Without slots, progress was dropped: there is nothing to follow, and a new job of the group has to go above it.
+	if slots > 0 && s.feed.Follow(epoch, slots) {
 		s.log.Info("Following a newer plan", "epoch", epoch, "slots", slots, "seen", seen.Error())
 		return
 	}
 	// Follow also refuses what the feed has got in the meantime; only a rival, the same epoch with another number of slots,
 	// takes a plan above it to settle, so ask for one.
-	if now, _ := s.feed.Current(); epoch == now.Epoch && slots != now.Slots {
+	if now, _ := s.feed.Current(); slots == 0 && epoch >= now.Epoch || epoch == now.Epoch && slots != now.Slots {
 		s.state.update(func(b *heartbeat.Beat) {
 			b.HighestEpoch = max(b.HighestEpoch, min(epoch+1, v1alpha1.MaxEpoch))
-			b.Message = seen.Error() + "; waiting for a plan that settles it"
+			b.Message = seen.Error() + "; waiting for a plan above it"
 		})
 	}
 }
