@@ -63,6 +63,9 @@ func TestMain(m *testing.M) {
 type process struct {
 	worker.Config
 	Kubeconfig string
+
+	start func(*exec.Cmd) error
+	dial  func(ctx context.Context, network, address string) (net.Conn, error) // reaches it, nil as usual
 }
 
 func runWorker(raw string) error {
@@ -104,6 +107,7 @@ type job struct {
 type pod struct {
 	*exec.Cmd
 	addr   string
+	client http.Client
 	exited chan struct{}
 }
 
@@ -279,7 +283,7 @@ func (j *job) startWith(ordinal int32, change func(*process)) {
 	}
 	addr := listener.Addr().String()
 	_ = listener.Close()
-	p := process{Kubeconfig: api.Kubeconfig(), Config: worker.Config{
+	p := process{Kubeconfig: api.Kubeconfig(), start: (*exec.Cmd).Start, Config: worker.Config{
 		Namespace: "default", Job: j.name, JobUID: j.plan.UID,
 		Pod: v1alpha1.PodName(j.name, ordinal), PodUID: fmt.Sprintf("%08x", time.Now().UnixNano()%1e9),
 		PlanFile: filepath.Join(j.dir, "plan.json"), DatabaseDir: filepath.Join(j.dir, "database"), CADir: filepath.Join(j.dir, "ca"),
@@ -297,10 +301,11 @@ func (j *job) startWith(ordinal int32, change func(*process)) {
 		j.t.Fatal(err)
 	}
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
+	if err := p.start(cmd); err != nil {
 		j.t.Fatal(err)
 	}
 	running := &pod{Cmd: cmd, addr: addr, exited: make(chan struct{})}
+	running.client = http.Client{Timeout: time.Second, Transport: &http.Transport{DialContext: p.dial, DisableKeepAlives: true}}
 	go func() {
 		_ = cmd.Wait()
 		_ = log.Close()
@@ -369,8 +374,8 @@ func (j *job) report() (v1alpha1.Report, map[int32]v1alpha1.Notice) {
 
 // status asks a worker for its /statusz; it is empty while the worker does not answer.
 func (j *job) status(ordinal int32) (st worker.Status) {
-	client := http.Client{Timeout: time.Second}
-	resp, err := client.Get("http://" + j.pods[ordinal].addr + "/statusz")
+	p := j.pods[ordinal]
+	resp, err := p.client.Get("http://" + p.addr + "/statusz")
 	if err != nil {
 		return st
 	}

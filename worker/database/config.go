@@ -13,7 +13,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"sync"
@@ -89,8 +88,8 @@ func complete(config *pgx.ConnConfig) error {
 	}
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = defaultConnectTimeout
-		config.DialFunc = (&net.Dialer{Timeout: defaultConnectTimeout}).DialContext
 	}
+	config.DialFunc = dialer(config.ConnectTimeout).DialContext
 	if config.ValidateConnect == nil && len(endpoints(config)) > 1 {
 		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
