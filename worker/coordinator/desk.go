@@ -22,6 +22,8 @@ const (
 	saveTimeout = 5 * time.Second
 	// tickTimeout bounds all statements of a tick but the check of the whole table.
 	tickTimeout = 20 * time.Second
+	// lastTick is how long a tick may still take once the worker has to stop.
+	lastTick = 2 * time.Second
 	// countEvery is how often the pending rows are counted anew. In between, processed rows are subtracted.
 	countEvery = 10 * time.Minute
 	// countRetry is the pause after a count that failed, because the table is locked for example.
@@ -69,11 +71,12 @@ type desk struct {
 }
 
 // tick looks at the world once and writes the report if it has news. An error means that the session is of no use any
-// more. When the worker stops, only the check of the whole table is broken off: the rest is short, and canceling a
-// statement would end the session before its last word.
+// more. When the worker stops, only the check of the whole table is broken off: the rest is short, or the server is not
+// there, and canceling a statement would end the session before its last word.
 func (d *desk) tick(stop context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(stop), tickTimeout)
 	defer cancel()
+	defer context.AfterFunc(stop, func() { time.AfterFunc(lastTick, cancel) })()
 	changed := d.Feed.Changed()
 	plan, _ := d.Feed.Current()
 	if time.Since(d.reached) > withoutStore {
