@@ -83,13 +83,13 @@ const (
 	ReasonNotPrimary = "NotPrimary"
 	// ReasonTransactionPooling: a pooler moves the session between backends, so that locks cannot be held.
 	ReasonTransactionPooling = "TransactionPooling"
-	// ReasonTableMissing: the table does not exist.
+	// ReasonTableMissing: the table, or another one that the SQL names, does not exist.
 	ReasonTableMissing = "TableMissing"
 	// ReasonTableChanged: the progress of the group belongs to a table that was since replaced or truncated.
 	ReasonTableChanged = "TableChanged"
 	// ReasonScopeChanged: the progress of the group was made with another key or where.
 	ReasonScopeChanged = "ScopeChanged"
-	// ReasonColumnMissing: the key column does not exist.
+	// ReasonColumnMissing: the key, or another column that the SQL names, does not exist.
 	ReasonColumnMissing = "ColumnMissing"
 	// ReasonNotATable: the relation is a view, a foreign table or something else that is not a table.
 	ReasonNotATable = "NotATable"

@@ -7,8 +7,8 @@ import (
 	"shardedjob.dev/api/v1alpha1"
 )
 
-// TestD08EveryRowOnceWhateverTheKeysType works keys of all types in small batches, in a session whose settings write
-// and read values in ways of their own.
+// TestD08EveryRowOnceWhateverTheKeysType works keys of all types in small batches, by what is pending and by cursors whose
+// number changes, in sessions whose settings write and read values in ways of their own.
 func TestD08EveryRowOnceWhateverTheKeysType(t *testing.T) {
 	const strange = "unnest(ARRAY['A', 'a', 'B', 'b', '_x', '-y', 'é', 'e' || U&'\\0301', '', ' x', 'NULL', '\"', '\\', '{,}'])"
 	for name, c := range map[string]struct{ column, keys string }{
@@ -25,15 +25,34 @@ func TestD08EveryRowOnceWhateverTheKeysType(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, "CREATE DOMAIN code AS varchar(9) CHECK (VALUE LIKE 'c%');"+tableOf(c.column)+"INSERT INTO t SELECT "+c.keys)
+			const strangeSession = "SET DateStyle = 'SQL, DMY'; SET TimeZone = 'Asia/Kolkata'; SET bytea_output = 'escape'"
 			s := spec
 			s.ShardBy = v1alpha1.ShardByHash
 			for k := range int32(2) {
 				w := b.worker(s, Settings{Statement: update, Rows: 7}, 2, k)
-				if _, err := w.session.conn.Exec(t.Context(), "SET DateStyle = 'SQL, DMY'; SET TimeZone = 'Asia/Kolkata'; SET bytea_output = 'escape'"); err != nil {
+				if _, err := w.session.conn.Exec(t.Context(), strangeSession); err != nil {
 					t.Fatal(err)
 				}
 				if state := w.run(); state != Drained || w.done == 0 {
 					t.Errorf("slot %d ends in %v with %d rows", k, state, w.done)
+				}
+			}
+			b.wantAllOnce()
+
+			b.exec("UPDATE t SET done = false, times = 0")
+			first := b.cursorWorker(Settings{Statement: update, Rows: 4}, 1, 2, 1)
+			for first.done == 0 {
+				if _, err := first.step(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for k := range int32(3) {
+				w := b.cursorWorker(Settings{Statement: update, Rows: 4}, 2, 3, k)
+				if _, err := w.session.conn.Exec(t.Context(), strangeSession); err != nil {
+					t.Fatal(err)
+				}
+				if state := w.run(); state != Drained {
+					t.Errorf("slot %d by cursor ends in %v: %+v", k, state, w.problem)
 				}
 			}
 			b.wantAllOnce()

@@ -95,7 +95,7 @@ func (s Skew) Warning() string {
 	}
 	warning := fmt.Sprintf("%s %d of %d slots; the largest holds %.0f %% of the sampled rows", keys, s.Filled, s.Slots, 100*float64(s.Largest)/rows)
 	if s.By != v1alpha1.ShardByHash {
-		warning += ": set table.shardBy: Hash"
+		warning += ": set table.shardBy: Hash in a ShardedJob made anew, which goes on where this one is"
 	}
 	return warning
 }
