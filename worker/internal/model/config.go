@@ -7,12 +7,14 @@ import (
 
 // Limits of an instance, set by the width of the fields of [State].
 const (
-	maxWorkers  = 6
+	maxWorkers  = 12
 	maxSessions = 2 * maxWorkers
 	maxJobs     = 2
 	maxRows     = 16
 	maxEpoch    = 15
 	maxSlots    = 15
+	maxCursors  = 6 // slots of a plan with cursors
+	maxInserts  = 4
 )
 
 // A Plan is what the controller publishes: under Epoch the table is cut into Slots.
@@ -21,8 +23,8 @@ type Plan struct{ Epoch, Slots uint8 }
 // A Job is one ShardedJob. Jobs of one Group share slot and epoch locks; all jobs share the table.
 type Job struct {
 	Group int
-	// Plans are published in this order. A controller that has lost its status may publish one epoch with two slot counts.
-	// If the last epoch is such a one, another plan above it is published once a worker that has met a rival asks for it.
+	// Plans are published in this order. A controller that has lost its status may publish one epoch with two slot counts, or go
+	// back. If the last plan is not above all others, one more that is above them is published once a worker asks for it.
 	Plans []Plan
 }
 
@@ -31,6 +33,8 @@ type Seat struct {
 	Job     int
 	Ordinal uint8
 	Blind   bool
+	// Adopts makes it the second session of that pod, by which slots of others are served.
+	Adopts bool
 }
 
 // A Config is one instance of the model, small enough to be explored or large enough to be worth walking through.
@@ -44,39 +48,19 @@ type Config struct {
 	UserUnlocks bool
 	// SkipLocked picks rows with FOR UPDATE SKIP LOCKED, so that the rows guard themselves.
 	SkipLocked bool
-	Mistakes   Mistake
+	// Cursors says that rows do not remember that they are done: cursors in the database do.
+	Cursors bool
+	// Failures lets a batch fail, with Cursors.
+	Failures bool
+	// Inserts is how many rows, the last ones, are inserted meanwhile, with Cursors: each by a transaction of its own, which
+	// takes its key when it begins and commits whenever it likes.
+	Inserts int
+	// Stream goes on with what is inserted; without it the job ends at a horizon.
+	Stream   bool
+	Mistakes Mistake
 	// Check says which properties are looked at; zero means all.
 	Check Property
 }
-
-// A Mistake is one way to get the protocol wrong. Mistakes can be combined.
-type Mistake uint32
-
-// Each mistake leaves out one rule of the fence.
-const (
-	LookFirst           Mistake = 1 << iota // looks at the epoch locks before taking its own
-	AcceptTwoSlotCounts                     // compares epoch locks by the epoch alone: other slot counts are no other plan
-	NoAsk                                   // yields to more slots in its epoch without asking for a plan above
-	EpochWithoutSlots                       // the epoch lock does not carry the slot count
-	NoWait                                  // does not wait for older epochs
-	WaitForSlotsOnly                        // waits for older sessions that hold a slot, not for older epochs
-	WaitForSessionEnd                       // waits for the end of older sessions though sessions outlive a hand-over
-	TerminateIsDone                         // takes pg_terminate_backend's return for the session's end
-	SlotFirst                               // takes the slot before the older epochs are gone
-	ReadEarly                               // reads the first batch before it holds the slot
-	UnlockBeforeCommit                      // lets go of slot and epoch, then commits
-	NoOwnLockCheck                          // commits without counting its own locks
-	TriggersAfterCheck                      // counts its own locks before deferred triggers have run
-	SilentReconnect                         // takes the slot again on a new session without entering
-	KeepClaim                               // a conflicting newcomer keeps its claim and polls
-	DropClaim                               // lets go of the claim at a hand-over
-	LookForRivalsAgain                      // looks for rivals at each hand-over, as if it were a newcomer
-	CompareSlotsFirst                       // compares epoch locks with the slot count in the high bits
-	NoFollow                                // goes by its own plan alone when it meets a newer epoch
-	SurplusSleeps                           // a worker without a slot in its plan does not look at epoch locks
-	PlainMod                                // MOD(key, n) = k, without k - n
-	EmptyIsEnd                              // takes an empty slot for the end
-)
 
 // A Model is a checked Config with what can be worked out in advance.
 type Model struct {
@@ -84,44 +68,40 @@ type Model struct {
 	slotRows [maxSlots + 1][maxSlots + 1]uint16 // [n][k]: rows of slot k of n
 	regular  [maxJobs]int                       // plans that are published unasked
 	allRows  uint16
+	zero     uint8 // rows with keys up to 0
+	counts   []int // slot counts of the plans, ascending
+	adopters bool
 }
 
 // New checks the limits of an instance.
 func New(c Config) (*Model, error) {
-	switch {
-	case len(c.Workers) == 0 || len(c.Workers) > maxWorkers:
-		return nil, fmt.Errorf("model: %d workers, want 1 to %d", len(c.Workers), maxWorkers)
-	case len(c.Jobs) == 0 || len(c.Jobs) > maxJobs:
-		return nil, fmt.Errorf("model: %d jobs, want 1 to %d", len(c.Jobs), maxJobs)
-	case len(c.Rows) > maxRows:
-		return nil, fmt.Errorf("model: %d rows, want at most %d", len(c.Rows), maxRows)
-	case c.BatchRows < 1:
-		return nil, fmt.Errorf("model: batch of %d rows", c.BatchRows)
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("model: %w", err)
 	}
 	m := &Model{}
 	c.Jobs = slices.Clone(c.Jobs)
 	for i := range c.Jobs {
 		job := &c.Jobs[i]
-		if len(job.Plans) == 0 {
-			return nil, fmt.Errorf("model: job %d has no plan", i)
-		}
 		m.regular[i] = len(job.Plans)
 		job.Plans = settled(job.Plans)
 		for _, p := range job.Plans {
-			if p.Epoch < 1 || p.Epoch > maxEpoch || p.Slots > maxSlots {
+			if p.Epoch < 1 || p.Epoch > maxEpoch || p.Slots > maxSlots || c.Cursors && p.Slots > maxCursors {
 				return nil, fmt.Errorf("model: plan (%d,%d) of job %d out of range", p.Epoch, p.Slots, i)
+			}
+			if n := int(p.Slots); n > 0 && !slices.Contains(m.counts, n) {
+				m.counts = append(m.counts, n)
 			}
 		}
 	}
-	for i, w := range c.Workers {
-		if w.Job < 0 || w.Job >= len(c.Jobs) || w.Ordinal >= maxSlots {
-			return nil, fmt.Errorf("model: worker %d has no place", i)
-		}
-	}
+	slices.Sort(m.counts)
 	if c.Check == 0 {
 		c.Check = allProperties
 	}
 	m.Config, m.allRows = c, uint16(1<<len(c.Rows)-1)
+	m.adopters = slices.ContainsFunc(c.Workers, func(x Seat) bool { return x.Adopts })
+	for _, id := range c.Rows {
+		m.zero += bit(id <= 0)
+	}
 	for n := 1; n <= maxSlots; n++ {
 		for k := range n {
 			for i, id := range c.Rows {
@@ -134,15 +114,52 @@ func New(c Config) (*Model, error) {
 	return m, nil
 }
 
-// settled appends a plan above the last epoch if that has two slot counts.
-func settled(plans []Plan) []Plan {
-	last := plans[len(plans)-1]
-	for _, p := range plans {
-		if p.Epoch == last.Epoch && p.Slots != last.Slots {
-			return append(slices.Clone(plans), Plan{last.Epoch + 1, last.Slots})
+func (c *Config) check() error {
+	switch {
+	case len(c.Workers) == 0 || len(c.Workers) > maxWorkers:
+		return fmt.Errorf("%d workers, want 1 to %d", len(c.Workers), maxWorkers)
+	case len(c.Jobs) == 0 || len(c.Jobs) > maxJobs:
+		return fmt.Errorf("%d jobs, want 1 to %d", len(c.Jobs), maxJobs)
+	case len(c.Rows) > maxRows:
+		return fmt.Errorf("%d rows, want at most %d", len(c.Rows), maxRows)
+	case c.BatchRows < 1:
+		return fmt.Errorf("batch of %d rows", c.BatchRows)
+	case c.Inserts < 0 || c.Inserts > min(maxInserts, len(c.Rows)):
+		return fmt.Errorf("%d of %d rows are inserted, want at most %d", c.Inserts, len(c.Rows), maxInserts)
+	case !c.Cursors && (c.Failures || c.Inserts > 0 || c.Stream):
+		return fmt.Errorf("failures, inserts and streams need cursors")
+	case c.Cursors && !slices.IsSorted(c.Rows):
+		return fmt.Errorf("rows %d are not in the order of their keys", c.Rows)
+	}
+	for i, w := range c.Workers {
+		if w.Job < 0 || w.Job >= len(c.Jobs) || w.Ordinal >= maxSlots {
+			return fmt.Errorf("worker %d has no place", i)
 		}
 	}
-	return plans
+	for i, job := range c.Jobs {
+		switch {
+		case len(job.Plans) == 0:
+			return fmt.Errorf("job %d has no plan", i)
+		case c.Cursors && job.Group != c.Jobs[0].Group:
+			return fmt.Errorf("job %d is of another group, whose cursors are its own", i)
+		}
+	}
+	return nil
+}
+
+// settled appends a plan above all others if the last is not.
+func settled(plans []Plan) []Plan {
+	last := plans[len(plans)-1]
+	top := last.Epoch
+	alone := true
+	for _, p := range plans {
+		top = max(top, p.Epoch)
+		alone = alone && (p.Epoch < last.Epoch || p == last)
+	}
+	if alone {
+		return plans
+	}
+	return append(slices.Clone(plans), Plan{top + 1, last.Slots})
 }
 
 // covers is MOD(id, n) IN (k, k - n): Go's remainder has the sign of the dividend, as PostgreSQL's has.
@@ -151,11 +168,17 @@ func (m *Model) covers(id, n, k int) bool {
 	return r == k || r == k-n && !m.wrong(PlainMod)
 }
 
-func (m *Model) wrong(x Mistake) bool { return m.Mistakes&x != 0 }
-
 // plan is the newest plan that worker w has heard of from the API.
 func (m *Model) plan(s *State, w int) Mark {
 	return markOf(m.Jobs[m.Workers[w].Job].Plans[s.Workers[w].View])
 }
 
 func (m *Model) group(w int) int { return m.Jobs[m.Workers[w].Job].Group }
+
+// slot is the slot that session i holds, or works: that of its worker's ordinal, but for an adopter.
+func (m *Model) slot(s *State, i int) uint8 {
+	if seat := m.Workers[i/2]; !seat.Adopts {
+		return seat.Ordinal
+	}
+	return s.Sessions[i].At
+}

@@ -10,6 +10,7 @@ import (
 // A Result says what was explored.
 type Result struct {
 	States, Edges, Depth int
+	Kinds                uint64     // the kinds of steps that were taken, by their bits
 	Violation            *Violation // nil if all is well
 }
 
@@ -29,6 +30,7 @@ func Explore(c Config, maxStates int) (Result, error) {
 		g.row = append(g.row, uint32(len(g.edges)))
 		for k := range next {
 			to, fresh := g.add(&next[k].State, i, next[k].Step)
+			g.kinds |= 1 << next[k].Step.Kind
 			if !next[k].Step.fault() {
 				g.edges = append(g.edges, uint32(to))
 			}
@@ -62,6 +64,7 @@ type graph struct {
 	edges  []uint32
 	row    []uint32 // edges of state i are edges[row[i]:row[i+1]]
 	count  int
+	kinds  uint64
 	buf    []byte
 }
 
@@ -84,7 +87,7 @@ func (g *graph) trace(i int) (t []Step) {
 }
 
 func (g *graph) result(v *Violation) Result {
-	return Result{States: g.states.len(), Edges: g.count, Depth: len(g.trace(g.states.len() - 1)), Violation: v}
+	return Result{States: g.states.len(), Edges: g.count, Kinds: g.kinds, Depth: len(g.trace(g.states.len() - 1)), Violation: v}
 }
 
 // stuck returns the first state from which no finished one can be reached, or -1: a search backward from the end.
@@ -126,38 +129,43 @@ func (g *graph) stuck() int {
 type stateSet struct {
 	width int
 	bytes []byte
-	table []uint32 // index + 1; a power of two long, at most half full
+	table []uint64 // low half of the hash, then index + 1; a power of two long, at most half full
 	seed  maphash.Seed
 }
 
 func newStateSet(width int) *stateSet {
-	return &stateSet{width: width, table: make([]uint32, 1<<16), seed: maphash.MakeSeed()}
+	return &stateSet{width: width, table: make([]uint64, 1<<12), seed: maphash.MakeSeed()}
 }
 
 func (t *stateSet) len() int        { return len(t.bytes) / t.width }
 func (t *stateSet) at(i int) []byte { return t.bytes[i*t.width : (i+1)*t.width] }
 
 func (t *stateSet) add(b []byte) (index int, fresh bool) {
-	p := t.find(b)
-	if t.table[p] != 0 {
-		return int(t.table[p] - 1), false
+	hash := maphash.Bytes(t.seed, b) << 32
+	p := t.find(hash, b)
+	if e := t.table[p]; e != 0 {
+		return int(uint32(e)) - 1, false
 	}
 	t.bytes = append(t.bytes, b...)
-	t.table[p] = uint32(t.len())
+	t.table[p] = hash | uint64(t.len())
 	if 2*t.len() > len(t.table) {
-		t.table = make([]uint32, 2*len(t.table))
-		for i := range t.len() {
-			t.table[t.find(t.at(i))] = uint32(i + 1)
+		old := t.table
+		t.table = make([]uint64, 2*len(old))
+		for _, e := range old {
+			if e != 0 {
+				t.table[t.find(e, nil)] = e
+			}
 		}
 	}
 	return t.len() - 1, true
 }
 
-// find returns the place of b in the table, or the empty one where it belongs.
-func (t *stateSet) find(b []byte) int {
+// find returns the place of b in the table, or the empty one where it belongs; without b, the latter.
+func (t *stateSet) find(hash uint64, b []byte) int {
 	mask := len(t.table) - 1
-	for p := int(maphash.Bytes(t.seed, b)) & mask; ; p = (p + 1) & mask {
-		if i := t.table[p]; i == 0 || bytes.Equal(t.at(int(i-1)), b) {
+	for p := int(hash>>32) & mask; ; p = (p + 1) & mask {
+		e := t.table[p]
+		if e == 0 || b != nil && e>>32 == hash>>32 && bytes.Equal(t.at(int(uint32(e))-1), b) {
 			return p
 		}
 	}

@@ -34,6 +34,7 @@ func (m *Model) faults(s *State, out []Next) []Next {
 				m.end(&n, i)
 			}
 		}
+		m.crash(&n)
 		out = append(out, Next{Step{Kind: Restart}, n})
 	}
 	return out
@@ -50,7 +51,11 @@ func (m *Model) end(s *State, i int) {
 			k.Phase, k.Waits = Severed, 0
 			return
 		}
-		*k = Worker{View: k.View, Follow: k.Follow}
+		kept := Worker{View: k.View, Follow: k.Follow}
+		if m.wrong(KeepList) {
+			kept.Search = k.Search
+		}
+		*k = kept
 	}
 }
 

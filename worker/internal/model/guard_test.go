@@ -67,15 +67,15 @@ func TestEncodingKeepsTheState(t *testing.T) {
 
 func TestBadInstancesAreRefused(t *testing.T) {
 	for name, c := range map[string]Config{
-		"no worker":       {},
-		"seven workers":   one(7, nil, 0, Plan{1, 1}),
-		"no job":          {Workers: []Seat{{}}},
-		"no plan":         one(1, nil, 0),
-		"epoch 0":         one(1, nil, 0, Plan{0, 1}),
-		"sixteen slots":   one(1, nil, 0, Plan{1, 16}),
-		"a job too many":  {Jobs: []Job{{Plans: []Plan{{1, 1}}}}, Workers: []Seat{{Job: 1}}, BatchRows: 1},
-		"no row in batch": with(one(1, nil, 0, Plan{1, 1}), func(c *Config) { c.BatchRows = 0 }),
-		"seventeen rows":  one(1, make([]int, 17), 0, Plan{1, 1}),
+		"no worker":        {},
+		"thirteen workers": one(13, nil, 0, Plan{1, 1}),
+		"no job":           {Workers: []Seat{{}}},
+		"no plan":          one(1, nil, 0),
+		"epoch 0":          one(1, nil, 0, Plan{0, 1}),
+		"sixteen slots":    one(1, nil, 0, Plan{1, 16}),
+		"a job too many":   {Jobs: []Job{{Plans: []Plan{{1, 1}}}}, Workers: []Seat{{Job: 1}}, BatchRows: 1},
+		"no row in batch":  with(one(1, nil, 0, Plan{1, 1}), func(c *Config) { c.BatchRows = 0 }),
+		"seventeen rows":   one(1, make([]int, 17), 0, Plan{1, 1}),
 	} {
 		if _, err := New(c); err == nil {
 			t.Errorf("%s: accepted", name)

@@ -64,7 +64,7 @@ func TestMistakesAreCaught(t *testing.T) {
 			})
 		}
 	}
-	if want := EmptyIsEnd<<1 - 1; seen != want {
+	if want := endOfMistakes - 1; seen != want {
 		t.Errorf("mistakes without a case: %b", want&^seen)
 	}
 }

@@ -27,16 +27,28 @@ func two(each int, groups [2]int, rows []int, zombies int, plans ...Plan) Config
 }
 
 // with changes a copy of an instance.
-func with(c Config, change func(*Config)) Config {
+func with(c Config, changes ...func(*Config)) Config {
 	c.Workers = append([]Seat(nil), c.Workers...)
-	change(&c)
+	for _, change := range changes {
+		change(&c)
+	}
 	return c
 }
 
 func blind(w int) func(*Config)       { return func(c *Config) { c.Workers[w].Blind = true } }
 func mistake(x Mistake) func(*Config) { return func(c *Config) { c.Mistakes = x } }
+func zombies(n int) func(*Config)     { return func(c *Config) { c.Zombies = n } }
+func inserts(n int) func(*Config)     { return func(c *Config) { c.Inserts = n } }
 func userUnlocks(c *Config)           { c.UserUnlocks = true }
 func skipLocked(c *Config)            { c.SkipLocked = true }
+func cursors(c *Config)               { c.Cursors = true }
+func failures(c *Config)              { c.Failures = true }
+func stream(c *Config)                { c.Stream = true }
+
+// adopter adds the second session of the worker with an ordinal.
+func adopter(k uint8) func(*Config) {
+	return func(c *Config) { c.Workers = append(c.Workers, Seat{Ordinal: k, Adopts: true}) }
+}
 
 type instance struct {
 	name string

@@ -3,7 +3,7 @@ package model
 import "strings"
 
 // A Property is something that must be true; they can be combined.
-type Property uint8
+type Property uint16
 
 // Finishes is about paths, the others are about single states.
 const (
@@ -11,16 +11,19 @@ const (
 	NoOverlap                         // no two sessions have open work on one row
 	SlotsApart                        // no two sessions hold slots that share a key
 	OneJob                            // no second job is granted the table while a session of the first lives
-	CompleteTrue                      // Complete is said only when no row is pending
+	CompleteTrue                      // Complete is said only when no row is pending, or will be
+	NotAgain                          // no session works on a row that is done
+	NoneLost                          // no cursor has passed a row that is neither done nor kept apart
+	NeverBack                         // with cursors: once a batch of a plan was begun, none of an older one is
 	Finishes                          // the end can be reached without another fault
 
-	allProperties = EffectOnce | NoOverlap | SlotsApart | OneJob | CompleteTrue | Finishes
+	allProperties = EffectOnce | NoOverlap | SlotsApart | OneJob | CompleteTrue | NotAgain | NoneLost | NeverBack | Finishes
 )
 
 func (p Property) String() string {
 	var words []string
 	for i, w := range []string{"effect committed twice", "open work overlaps", "slots overlap", "two jobs at one table", "false Complete",
-		"cannot finish"} {
+		"work on a done row", "row lost", "an older plan works again", "cannot finish"} {
 		if p&(1<<i) != 0 {
 			words = append(words, w)
 		}
@@ -39,13 +42,24 @@ func (m *Model) broken(s *State) Property {
 	if p := check(EffectOnce, s.Doubled); p != 0 {
 		return p
 	}
-	if p := check(CompleteTrue, s.Complete && s.Done != m.allRows); p != 0 {
+	if p := check(CompleteTrue, s.Complete && m.outstanding(s)); p != 0 {
 		return p
+	}
+	if p := check(NeverBack, s.Back); p != 0 {
+		return p
+	}
+	if m.Cursors {
+		if p := check(NoneLost, m.covered(&s.Layers)&m.visible(s)&^s.Done&^s.Failed != 0); p != 0 {
+			return p
+		}
 	}
 	for i := range 2 * len(m.Workers) {
 		a := &s.Sessions[i]
 		if !a.Live {
 			continue
+		}
+		if p := check(NotAgain, a.working()&s.Done != 0); p != 0 {
+			return p
 		}
 		for j := range i {
 			b := &s.Sessions[j]
@@ -66,6 +80,11 @@ func (m *Model) broken(s *State) Property {
 	return 0
 }
 
+// outstanding says whether a row is to be done, or will be: one that was being written before the job began.
+func (m *Model) outstanding(s *State) bool {
+	return (m.wanted(s)|m.visible(s)&m.inserts(s.Owed))&^s.Done != 0 || s.Owed&m.writing(s) != 0
+}
+
 // working is the set of rows a session has open work on. A batch that has lost its locks before COMMIT will be rolled back.
 func (x *Session) working() uint16 {
 	if x.Txn == Committing || x.Txn == Open && x.Slot {
@@ -80,25 +99,25 @@ func (m *Model) shareKey(i, j int, s *State) bool {
 	for b != 0 {
 		a, b = b, a%b
 	}
-	return m.Workers[i/2].Ordinal%a == m.Workers[j/2].Ordinal%a
+	return m.slot(s, i)%a == m.slot(s, j)%a
 }
 
 // finished is the end for one of the jobs: all plans published (the one that nobody may have asked for aside), the newest in
-// force, each slot held under it, rows done, Complete said.
+// force, each slot held under it by its own worker if it has one, rows done, Complete said.
 func (m *Model) finished(s *State) bool {
-	if s.Done != m.allRows || !s.Complete {
+	if m.wanted(s)&^s.Done != 0 || s.Failed != 0 || !s.Complete && !m.Stream || m.writing(s) != 0 {
 		return false
 	}
 	for j, job := range m.Jobs {
 		want := markOf(job.Plans[s.Published[j]])
-		held := uint8(0)
+		good := int(s.Published[j]) >= m.regular[j]-1
 		for w, seat := range m.Workers {
 			x := &s.Sessions[2*w]
-			if seat.Job == j && x.Slot && x.Work == want && x.Txn == NoTxn && s.Workers[w].Phase == Working {
-				held++
+			if seat.Job == j && !seat.Adopts && seat.Ordinal < want.slots() {
+				good = good && x.Slot && x.Work == want && x.Txn == NoTxn && s.Workers[w].Phase == Working
 			}
 		}
-		if int(s.Published[j]) >= m.regular[j]-1 && held == want.slots() {
+		if good {
 			return true
 		}
 	}

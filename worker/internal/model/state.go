@@ -2,8 +2,8 @@ package model
 
 import "math/bits"
 
-// A Mark is the value of an epoch lock: the epoch and the slot count that goes with it. Marks compare as integers, by epoch
-// and then by slots. Zero is no lock.
+// A Mark is the value of an epoch lock, and of the durable epoch: the epoch and the slot count that goes with it. Marks
+// compare as integers, by epoch and then by slots. Zero is none.
 type Mark uint8
 
 func markOf(p Plan) Mark { return Mark(p.Epoch<<4 | p.Slots) }
@@ -26,6 +26,9 @@ const (
 	Leaving                // lets go of its slot, if it has one, and then of its epoch
 	Peeked                 // only with LookFirst: looked, nothing taken
 	Severed                // only with SilentReconnect: session lost, believes itself Working
+	Holding                // with cursors: holds the slot, before step 4
+	Recorded               // with cursors: after step 4, nothing read
+	Primed                 // only with CursorBeforeSlot or AdoptUnlocked: has chosen a slot, does not hold it
 )
 
 // A Txn is the state of a session's transaction as the server sees it.
@@ -36,6 +39,7 @@ const (
 	NoTxn Txn = iota
 	Open
 	Committing
+	Owing // only with CursorApart or FailureApart: half is committed
 )
 
 // A Claim is what a session knows of the table: it holds owner and conflict lock, and has seen no rival.
@@ -57,18 +61,27 @@ type Worker struct {
 	View   uint8  // index of the newest plan heard of
 	Follow Mark   // an epoch lock above that plan; zero to go by the plan
 	Obey   Mark   // entered under this
-	Waits  uint16 // sessions of smaller marks seen at the look and still holding them
+	Waits  uint32 // sessions of smaller marks seen at the look and still holding them
+
+	Cursor uint8  // with cursors: where its slot's is
+	Skip   uint16 // with cursors: rows that other layers covered when they were read
+	Search        // with inserts
 }
 
 // A Session is the server side: its advisory locks and its transaction.
 type Session struct {
-	Live  bool
-	Claim Claim
-	Slot  bool // holds the lock of its worker's ordinal
-	Txn   Txn
-	Epoch Mark   // epoch lock held
-	Work  Mark   // the plan under which the slot was taken
-	Rows  uint16 // rows of the open batch
+	Live   bool
+	Claim  Claim
+	Slot   bool // holds the lock of its slot
+	Intent bool // holds the intent of its worker's ordinal
+	Txn    Txn
+	Epoch  Mark   // epoch lock held
+	At     uint8  // which slot, for an adopter
+	Work   Mark   // the plan under which the slot was taken
+	Rows   uint16 // rows of the open batch
+
+	Failed   bool  // with failures: none of the rows is done
+	From, To uint8 // with cursors: the move of the cursor in the open batch; equal where failures are tried again
 }
 
 // A State is one moment. Session 2w is the one worker w uses, 2w+1 the one it has left behind.
@@ -76,54 +89,24 @@ type State struct {
 	Workers   [maxWorkers]Worker
 	Sessions  [maxSessions]Session
 	Published [maxJobs]uint8
-	Asked     [maxJobs]bool // a worker has asked for a plan above two of one epoch
+	Asked     [maxJobs]bool // a worker has asked for a plan above all that are published
 	Done      uint16
 	Doubled   bool // an effect was committed a second time
 	Complete  bool
+	Database
 }
 
-const (
-	workerBytes  = 6
-	sessionBytes = 5
-	sharedBytes  = maxJobs + 3
-)
-
-// width is the number of bytes of an encoded state of this instance.
-func (m *Model) width() int {
-	return len(m.Workers)*(workerBytes+2*sessionBytes) + sharedBytes
-}
-
-// encode appends s: as short as byte fields make it, one encoding for each state.
-func (m *Model) encode(b []byte, s *State) []byte {
-	for w := range m.Workers {
-		k := &s.Workers[w]
-		b = append(b, byte(k.Phase), k.View, byte(k.Follow), byte(k.Obey), byte(k.Waits), byte(k.Waits>>8))
-	}
-	for i := range 2 * len(m.Workers) {
-		x := &s.Sessions[i]
-		b = append(b, bit(x.Live)|bit(x.Slot)<<1|byte(x.Claim)<<2|byte(x.Txn)<<4,
-			byte(x.Epoch), byte(x.Work), byte(x.Rows), byte(x.Rows>>8))
-	}
-	b = append(b, s.Published[:]...)
-	return append(b, byte(s.Done), byte(s.Done>>8), bit(s.Doubled)|bit(s.Complete)<<1|bit(s.Asked[0])<<2|bit(s.Asked[1])<<3)
-}
-
-// decode is the inverse of encode.
-func (m *Model) decode(b []byte) (s State) {
-	for w := range m.Workers {
-		s.Workers[w] = Worker{Phase: Phase(b[0]), View: b[1], Follow: Mark(b[2]), Obey: Mark(b[3]), Waits: uint16(b[4]) | uint16(b[5])<<8}
-		b = b[workerBytes:]
-	}
-	for i := range 2 * len(m.Workers) {
-		s.Sessions[i] = Session{Live: b[0]&1 != 0, Slot: b[0]&2 != 0, Claim: Claim(b[0] >> 2 & 3), Txn: Txn(b[0] >> 4),
-			Epoch: Mark(b[1]), Work: Mark(b[2]), Rows: uint16(b[3]) | uint16(b[4])<<8}
-		b = b[sessionBytes:]
-	}
-	copy(s.Published[:], b)
-	b = b[maxJobs:]
-	s.Done, s.Doubled, s.Complete = uint16(b[0])|uint16(b[1])<<8, b[2]&1 != 0, b[2]&2 != 0
-	s.Asked = [maxJobs]bool{b[2]&4 != 0, b[2]&8 != 0}
-	return s
+// A Database is what outlives every session. Rows and Done aside, it is there with cursors alone.
+type Database struct {
+	Row     Mark // the durable epoch
+	Layers  Layers
+	Failed  uint16             // rows that a cursor has passed, kept apart
+	PerSlot [maxCursors]Mark   // only with EpochPerSlot: durable epochs
+	Top     Mark               // for the proof: the highest plan under which a batch was begun
+	Back    bool               // for the proof: a batch was begun under a lower one
+	Writers [maxInserts]Writer // with inserts
+	Horizon uint8              // with inserts: rows up to the horizon, plus one; zero: not stored
+	Owed    uint8              // for the proof: writers that were there before the job began
 }
 
 func bit(b bool) byte {
@@ -141,3 +124,9 @@ func lowest(rows uint16, n int) uint16 {
 	}
 	return rows &^ rest
 }
+
+// upTo is the set of the first n rows of the table.
+func upTo(n uint8) uint16 { return uint16(1<<n - 1) }
+
+// last is how many rows of the table are there up to the last of a set.
+func last(rows uint16) uint8 { return uint8(bits.Len16(rows)) }

@@ -11,22 +11,38 @@ func (m *Model) Steps(s *State, out []Next) []Next {
 	out = m.publish(s, out)
 	for w := range m.Workers {
 		out = m.hear(s, w, out)
+		if x := &s.Sessions[2*w]; x.Slot && x.Intent && !m.wrong(YieldToSelf) {
+			out = m.withdraw(s, w, out)
+			continue
+		}
 		out = m.enter(s, w, out)
 		out = m.batch(s, w, out)
 	}
-	return m.faults(s, m.server(s, out))
+	return m.faults(s, m.writers(s, m.server(s, out)))
 }
 
-// publish is the controller's part. The plan beyond the regular ones is its answer to a worker that asks.
+// publish is the controller's part. The plan beyond the regular ones is its answer to a worker that asks, or that has seen an epoch
+// above the one published.
 func (m *Model) publish(s *State, out []Next) []Next {
 	for j, job := range m.Jobs {
-		if next := int(s.Published[j]) + 1; next < m.regular[j] || next < len(job.Plans) && s.Asked[j] {
+		if next := int(s.Published[j]) + 1; next < m.regular[j] || next < len(job.Plans) && (s.Asked[j] || m.overtaken(s, j)) {
 			n := *s
 			n.Published[j]++
 			out = append(out, Next{Step{Kind: Publish, Who: uint8(j), Mark: markOf(job.Plans[n.Published[j]])}, n})
 		}
 	}
 	return out
+}
+
+// overtaken says whether a worker reports an epoch above that of the job's plan.
+func (m *Model) overtaken(s *State, j int) bool {
+	epoch := m.Jobs[j].Plans[s.Published[j]].Epoch
+	for w, seat := range m.Workers {
+		if k := &s.Workers[w]; seat.Job == j && max(k.Follow, k.Obey).epoch() > epoch {
+			return true
+		}
+	}
+	return false
 }
 
 // hear is the watch's part; a plan that is stale for long is this step taken late. A plan of the epoch that the worker follows
@@ -72,7 +88,9 @@ func (m *Model) enter(s *State, w int, out []Next) []Next {
 		switch {
 		case t.slots() == 0:
 			return m.pause(s, w, out)
-		case m.Workers[w].Ordinal >= t.slots():
+		case m.Workers[w].Adopts && !m.orphan(s, w, t):
+			return out
+		case m.Workers[w].Ordinal >= t.slots() && !m.Workers[w].Adopts:
 			return m.peek(s, w, t, out)
 		case m.wrong(LookFirst):
 			return m.lookFirst(s, w, t, out)
@@ -84,13 +102,19 @@ func (m *Model) enter(s *State, w int, out []Next) []Next {
 		return m.look(s, w, out)
 	case Waiting:
 		return m.wait(s, w, out)
+	case Primed:
+		return m.primed(s, w, out)
+	case Holding:
+		return m.record(s, w, out)
+	case Recorded:
+		return m.recall(s, w, out)
 	}
 	return out
 }
 
-// connect opens a session. In a pause not even that is kept.
+// connect opens a session. In a pause not even that is kept; an adopter has one only if it has a slot in sight.
 func (m *Model) connect(s *State, w int, out []Next) []Next {
-	if m.target(s, w).slots() == 0 {
+	if t := m.target(s, w); t.slots() == 0 || m.Workers[w].Adopts && !m.orphan(s, w, t) {
 		return out
 	}
 	n := *s
@@ -98,7 +122,7 @@ func (m *Model) connect(s *State, w int, out []Next) []Next {
 	k := &n.Workers[w]
 	switch {
 	case k.Phase == Severed:
-		if m.slotTaken(s, w) {
+		if m.slotTaken(s, w, m.Workers[w].Ordinal) {
 			return out
 		}
 		k.Phase = Working
@@ -176,7 +200,7 @@ func (m *Model) takeEpoch(s *State, w int, t Mark, then Phase, out []Next) []Nex
 // An epochView is what a look at the epoch locks of the others shows, compared with one's own.
 type epochView struct {
 	newer Mark   // the biggest of the bigger marks
-	older uint16 // the sessions of the smaller ones
+	older uint32 // the sessions of the smaller ones
 }
 
 func (m *Model) epochs(s *State, w int, mine Mark) (v epochView) {
@@ -227,6 +251,9 @@ func (m *Model) look(s *State, w int, out []Next) []Next {
 	if m.wrong(ReadEarly) {
 		n.Sessions[2*w].Rows = m.pick(s, w, mine)
 	}
+	if m.wrong(LayersEarly) {
+		m.remember(&n, w, false, true)
+	}
 	return append(out, Next{step(LookOK, w, mine), n})
 }
 
@@ -267,7 +294,7 @@ func (m *Model) giveUp(s *State, w int, out []Next) []Next {
 
 func leave(s *State, w int) {
 	k := &s.Workers[w]
-	k.Phase, k.Obey, k.Waits = Leaving, 0, 0
+	*k = Worker{Phase: Leaving, View: k.View, Follow: k.Follow}
 }
 
 // wait is the time between the look and the slot: smaller marks go by themselves or are ended, then the slot is tried.
@@ -286,31 +313,15 @@ func (m *Model) wait(s *State, w int, out []Next) []Next {
 		out = append(out, Next{Step{Kind: Terminate, Who: uint8(w), Peer: uint8(i)}, n})
 	}
 	out = m.giveUp(s, w, m.retreat(s, w, out))
-	if (k.Waits == 0 || m.wrong(SlotFirst)) && !m.slotTaken(s, w) {
-		n := *s
-		n.Workers[w].Phase = Working
-		n.Sessions[2*w].Slot, n.Sessions[2*w].Work = true, k.Obey
-		if m.wrong(ReadEarly) && n.Sessions[2*w].Rows != 0 {
-			n.Sessions[2*w].Txn = Open
-		}
-		out = append(out, Next{step(TakeSlot, w, k.Obey), n})
+	if k.Waits == 0 || m.wrong(SlotFirst) {
+		return m.trySlot(s, w, out)
 	}
 	return out
 }
 
-// slotTaken says whether another session of the group holds the slot lock of w's ordinal.
-func (m *Model) slotTaken(s *State, w int) bool {
-	for i := range 2 * len(m.Workers) {
-		if s.Sessions[i].Slot && m.Workers[i/2].Ordinal == m.Workers[w].Ordinal && m.group(i/2) == m.group(w) {
-			return true
-		}
-	}
-	return false
-}
-
-// releaseEpoch unlocks the epoch of worker w's session; nobody waits for it any longer.
+// releaseEpoch unlocks the epoch of worker w's session, and its intent; nobody waits for it any longer.
 func (m *Model) releaseEpoch(s *State, w int) {
-	s.Sessions[2*w].Epoch = 0
+	s.Sessions[2*w].Epoch, s.Sessions[2*w].Intent = 0, false
 	s.Workers[w].Waits = 0
 	if s.Sessions[2*w].Txn == NoTxn {
 		s.Sessions[2*w].Rows = 0

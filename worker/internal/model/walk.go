@@ -1,27 +1,28 @@
 package model
 
-import (
-	"fmt"
-	"math/rand/v2"
-)
+import "math/rand/v2"
 
-// Walk takes one random path: faulty steps with faults among them, each about one in sixteen, then no more faults until the end is
-// reached, within calm steps. The same seed walks the same path. A nil result is a good walk.
+// Walk takes one random path: faulty steps with faults among them, then no more faults until the end is reached, within calm
+// steps. How seldom faults and news are is drawn too. The same seed walks the same path. A nil result is a good walk.
 func Walk(c Config, seed uint64, faulty, calm int) (*Violation, error) {
 	m, err := New(c)
 	if err != nil {
 		return nil, err
 	}
 	rnd := rand.New(rand.NewPCG(seed, 0))
+	d := dice{Rand: rnd, fault: 8 << rnd.IntN(6), news: 8 << rnd.IntN(5)}
 	var s State
 	var trace []Step
 	var next []Next
 	for i := range faulty + calm {
-		if i >= faulty && m.finished(&s) {
-			return nil, nil
+		if i >= faulty {
+			if m.finished(&s) {
+				return nil, nil
+			}
+			d.fault, d.news = 0, 2
 		}
 		next = m.Steps(&s, next[:0])
-		n := choose(next, rnd, i < faulty)
+		n := d.choose(next)
 		if n == nil {
 			break
 		}
@@ -37,62 +38,46 @@ func Walk(c Config, seed uint64, faulty, calm int) (*Violation, error) {
 	return &Violation{Finishes, trace}, nil
 }
 
-// choose picks a fault seldom or never, and otherwise any other step.
-func choose(next []Next, rnd *rand.Rand, faults bool) *Next {
-	calm := 0
-	for i := range next { // faults come last
-		if !next[i].Step.fault() {
-			calm++
+// dice say what happens next: about one step in fault is a fault, if there may be any, one in news a plan, or the begin or end of a writer.
+type dice struct {
+	*rand.Rand
+	fault, news int
+}
+
+// choose picks a step, or nil if there is none.
+func (d *dice) choose(next []Next) *Next {
+	const calm, news, faults = 0, 1, 2
+	class := func(s Step) int {
+		switch s.Kind {
+		case Publish, BeginInsert, CommitInsert, AbortInsert:
+			return news
+		case KillSession, KillClient, Restart:
+			return faults
 		}
+		return calm
 	}
+	var count [3]int
+	for i := range next {
+		count[class(next[i].Step)]++
+	}
+	c := calm
 	switch {
-	case faults && calm < len(next) && (calm == 0 || rnd.IntN(16) == 0):
-		return &next[calm+rnd.IntN(len(next)-calm)]
-	case calm > 0:
-		return &next[rnd.IntN(calm)]
+	case d.fault > 0 && count[faults] > 0 && (count[calm]+count[news] == 0 || d.IntN(d.fault) == 0):
+		c = faults
+	case count[news] > 0 && (count[calm] == 0 || d.IntN(d.news) == 0):
+		c = news
+	}
+	if count[c] == 0 {
+		return nil
+	}
+	k := d.IntN(count[c])
+	for i := range next {
+		if class(next[i].Step) == c {
+			if k == 0 {
+				return &next[i]
+			}
+			k--
+		}
 	}
 	return nil
-}
-
-// RandomConfig makes an instance that is too large to explore: several workers, epochs and zombies, often with two jobs or a
-// controller that publishes one epoch twice.
-func RandomConfig(seed uint64) Config {
-	rnd := rand.New(rand.NewPCG(seed, 1))
-	c := Config{
-		Rows:        []int{-9, -7, -2, 0, 1, 3, 4, 6, 11, 12},
-		BatchRows:   1 + rnd.IntN(3),
-		Zombies:     1 + rnd.IntN(4),
-		UserUnlocks: rnd.IntN(2) == 0,
-		SkipLocked:  rnd.IntN(4) == 0,
-	}
-	jobs := 1 + rnd.IntN(2)
-	for j := range jobs {
-		per := maxWorkers / jobs
-		job := Job{Group: rnd.IntN(jobs)}
-		for e := 1; e <= 1+rnd.IntN(5); e++ {
-			job.Plans = append(job.Plans, Plan{uint8(e), uint8(rnd.IntN(per + 1))})
-			if rnd.IntN(4) == 0 {
-				job.Plans = append(job.Plans, Plan{uint8(e), uint8(1 + rnd.IntN(per))})
-			}
-		}
-		last := job.Plans[len(job.Plans)-1].Epoch
-		job.Plans = append(job.Plans, Plan{last + uint8(rnd.IntN(2)), uint8(1 + rnd.IntN(per))})
-		c.Jobs = append(c.Jobs, job)
-		for k := range per {
-			c.Workers = append(c.Workers, Seat{Job: j, Ordinal: uint8(k)})
-		}
-	}
-	return c
-}
-
-// String names an instance in test output.
-func (c Config) String() string {
-	s := fmt.Sprintf("%d workers, %d rows, %d zombies, plans", len(c.Workers), len(c.Rows), c.Zombies)
-	for _, job := range c.Jobs {
-		for _, p := range job.Plans {
-			s += " " + markOf(p).String()
-		}
-		s += ";"
-	}
-	return s
 }
