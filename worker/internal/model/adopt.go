@@ -1,9 +1,9 @@
 package model
 
-// trySlot is step 3. A slot's own worker waits for its slot; an adopter takes any other that nobody holds, or goes.
+// trySlot is step 3. A slot's own worker waits for its slot; an adopter takes any other that nobody holds; who finds none goes.
 func (m *Model) trySlot(s *State, w int, out []Next) []Next {
 	seat := m.Workers[w]
-	if !seat.Adopts {
+	if !seat.Adopts && seat.Ordinal < s.Workers[w].Obey.slots() {
 		if m.slotTaken(s, w, seat.Ordinal) && !m.wrong(CursorBeforeSlot) {
 			return m.askBack(s, w, out)
 		}
@@ -11,7 +11,7 @@ func (m *Model) trySlot(s *State, w int, out []Next) []Next {
 	}
 	had := len(out)
 	for k := range s.Workers[w].Obey.slots() {
-		if k != seat.Ordinal && !m.slotTaken(s, w, k) {
+		if seat.Adopts && k != seat.Ordinal && !m.slotTaken(s, w, k) {
 			out = m.takeSlot(s, w, k, out)
 		}
 	}

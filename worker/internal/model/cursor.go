@@ -82,7 +82,7 @@ func (m *Model) beginAfterCursor(s *State, w int, out []Next) []Next {
 		x.Txn, x.Rows, x.From, x.To = Open, rows, k.Cursor, to
 		n.Back = n.Back || k.Obey < n.Top
 		n.Top = max(n.Top, k.Obey)
-		out = append(out, Next{Step{Kind: Begin, Who: uint8(w), Mark: k.Obey, Peer: to}, n})
+		out = append(out, Next{Step{Kind: Advance, Who: uint8(w), Mark: k.Obey, Peer: to}, n})
 	}
 	slot := m.slotRows[k.Obey.slots()][m.slot(s, 2*w)]
 	if failed := lowest(s.Failed&slot, m.BatchRows); failed != 0 {

@@ -10,7 +10,7 @@ import (
 // A Result says what was explored.
 type Result struct {
 	States, Edges, Depth int
-	Kinds                uint64     // the kinds of steps that were taken, by their bits
+	Kinds                uint64     // of steps that were taken, by their bits
 	Violation            *Violation // nil if all is well
 }
 

@@ -136,17 +136,17 @@ func (m *Model) find(s *State, w int, out []Next) []Next {
 // force; the others need not go on.
 func (m *Model) bound(s *State, w int, out []Next) []Next {
 	n := *s
-	k := &n.Workers[w]
-	if m.Stream {
-		k.Stage, k.Writers = Bounded, 0
-		return append(out, Next{Step{Kind: Bound, Who: uint8(w), Peer: k.Limit}, n})
-	}
-	if s.Row != k.Obey {
+	k := s.Workers[w]
+	switch {
+	case m.Stream:
+		n.Workers[w].Search = Search{Stage: Bounded, Limit: k.Limit}
+	case s.Row != k.Obey:
 		return out
-	}
-	n.Horizon = k.Limit + 1
-	for v := range m.Workers {
-		n.Workers[v].Search = Search{}
+	default:
+		n.Horizon = k.Limit + 1
+		for v := range m.Workers {
+			n.Workers[v].Search = Search{}
+		}
 	}
 	return append(out, Next{Step{Kind: Bound, Who: uint8(w), Peer: k.Limit}, n})
 }

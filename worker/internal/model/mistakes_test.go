@@ -1,6 +1,9 @@
 package model
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 var (
 	up     = one(2, []int{-1, 2}, 1, Plan{1, 1}, Plan{2, 2})
@@ -11,14 +14,16 @@ var (
 	robbed = with(up, userUnlocks)
 )
 
-// mistakes lists each wrong protocol with an instance that shows it and the properties it breaks, each by itself.
-// The same instances without the mistake are among those of TestExhaustive.
-var mistakes = []struct {
+// A seeded mistake is a wrong protocol with an instance that shows it and the properties it breaks, each by itself.
+type seeded struct {
 	name   string
 	wrong  Mistake
 	c      Config
 	breaks []Property
-}{
+}
+
+// mistakes are those about the fence. The same instances without them are among those of TestExhaustive.
+var mistakes = []seeded{
 	{"looking before taking the epoch lock", LookFirst, up, []Property{EffectOnce, NoOverlap, SlotsApart}},
 	{"the same epoch with two slot counts", AcceptTwoSlotCounts, twice, []Property{EffectOnce, NoOverlap, SlotsApart}},
 	{"yielding to more slots without asking for a plan above", NoAsk, split, []Property{Finishes}},
@@ -47,7 +52,7 @@ var mistakes = []struct {
 
 func TestMistakesAreCaught(t *testing.T) {
 	seen := Mistake(0)
-	for _, tt := range mistakes {
+	for _, tt := range slices.Concat(mistakes, cursorMistakes) {
 		seen |= tt.wrong
 		for _, p := range tt.breaks {
 			t.Run(tt.name+", "+p.String(), func(t *testing.T) {

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -39,11 +40,17 @@ func blind(w int) func(*Config)       { return func(c *Config) { c.Workers[w].Bl
 func mistake(x Mistake) func(*Config) { return func(c *Config) { c.Mistakes = x } }
 func zombies(n int) func(*Config)     { return func(c *Config) { c.Zombies = n } }
 func inserts(n int) func(*Config)     { return func(c *Config) { c.Inserts = n } }
+func heralds(c *Config)               { c.Heralds = true }
 func userUnlocks(c *Config)           { c.UserUnlocks = true }
 func skipLocked(c *Config)            { c.SkipLocked = true }
 func cursors(c *Config)               { c.Cursors = true }
 func failures(c *Config)              { c.Failures = true }
 func stream(c *Config)                { c.Stream = true }
+
+// twin adds another pod with an ordinal that is taken.
+func twin(k uint8) func(*Config) {
+	return func(c *Config) { c.Workers = append(c.Workers, Seat{Ordinal: k}) }
+}
 
 // adopter adds the second session of the worker with an ordinal.
 func adopter(k uint8) func(*Config) {
@@ -55,8 +62,8 @@ type instance struct {
 	c    Config
 }
 
-// sound are the instances in which the protocol is explored to the last state, with any number of faults.
-var sound = append([]instance{
+// sound are the instances in which the fence is explored to the last state, with any number of faults.
+var sound = []instance{
 	{"scale up", up},
 	{"scale down", one(2, []int{-1, 2}, 2, Plan{1, 2}, Plan{2, 1})},
 	{"pause and resume", one(2, []int{-1}, 1, Plan{1, 2}, Plan{2, 0}, Plan{3, 1})},
@@ -70,16 +77,18 @@ var sound = append([]instance{
 	{"a worker that cannot reach the API server", with(up, blind(1))},
 	{"the only old worker cannot reach the API server", with(up, blind(0))},
 	{"the surplus worker cannot reach the API server", with(down, blind(1))},
+	{"the remaining worker cannot reach the API server, the other heralds", with(down, blind(0), heralds)},
 	{"a blind worker and one epoch with two slot counts", with(one(2, []int{-1}, 1, Plan{1, 1}, Plan{2, 1}, Plan{2, 2}), blind(1))},
 	{"the user's SQL unlocks all", robbed},
 	{"rows guard themselves", with(up, skipLocked)},
 	{"two groups on one table", rivals},
 	{"two objects of one group", two(1, [2]int{0, 0}, []int{-1, 2}, 1, Plan{1, 1}, Plan{2, 1})},
 	{"two groups, the user's SQL unlocks all", with(rivals, userUnlocks)},
-}, large...)
+}
 
 func TestExhaustive(t *testing.T) {
-	for _, tt := range sound {
+	kinds := uint64(1)<<Prime | 1<<Undo // mistakes alone get there
+	for _, tt := range slices.Concat(sound, soundCursors, soundAdoptions, soundHorizons, large) {
 		t.Run(tt.name, func(t *testing.T) {
 			start := time.Now()
 			r, err := Explore(tt.c, 5_000_000)
@@ -89,7 +98,13 @@ func TestExhaustive(t *testing.T) {
 			if r.Violation != nil {
 				t.Fatal(r.Violation)
 			}
+			kinds |= r.Kinds
 			t.Logf("%s: %d states, %d steps, depth %d, %.1f s", tt.c, r.States, r.Edges, r.Depth, time.Since(start).Seconds())
 		})
+	}
+	for k := range sentences {
+		if kinds&(1<<k) == 0 {
+			t.Errorf("nowhere happens: %s", sentences[k])
+		}
 	}
 }

@@ -9,7 +9,7 @@ type Property uint16
 const (
 	EffectOnce   Property = 1 << iota // no effect is committed twice
 	NoOverlap                         // no two sessions have open work on one row
-	SlotsApart                        // no two sessions hold slots that share a key
+	SlotsApart                        // no two sessions hold slots that share a key; with cursors, or are under two plans
 	OneJob                            // no second job is granted the table while a session of the first lives
 	CompleteTrue                      // Complete is said only when no row is pending, or will be
 	NotAgain                          // no session works on a row that is done
@@ -93,8 +93,12 @@ func (x *Session) working() uint16 {
 	return 0
 }
 
-// shareKey says whether any integer at all is in the slots of both sessions: k ≡ l modulo gcd(n, m).
+// shareKey says whether any integer at all is in the slots of both sessions: k ≡ l modulo gcd(n, m). With cursors all
+// have to be under one plan, so that what step 4 reads of the other layers stands still.
 func (m *Model) shareKey(i, j int, s *State) bool {
+	if m.Cursors && s.Sessions[i].Work != s.Sessions[j].Work {
+		return true
+	}
 	a, b := s.Sessions[i].Work.slots(), s.Sessions[j].Work.slots()
 	for b != 0 {
 		a, b = b, a%b
@@ -103,21 +107,24 @@ func (m *Model) shareKey(i, j int, s *State) bool {
 }
 
 // finished is the end for one of the jobs: all plans published (the one that nobody may have asked for aside), the newest in
-// force, each slot held under it by its own worker if it has one, rows done, Complete said.
+// force, each slot that has a worker of its own held by that under it, rows done, Complete said, no layer left of another plan.
 func (m *Model) finished(s *State) bool {
-	if m.wanted(s)&^s.Done != 0 || s.Failed != 0 || !s.Complete && !m.Stream || m.writing(s) != 0 {
+	if m.wanted(s)&^s.Done != 0 || s.Failed != 0 || !s.Complete && !m.Stream || m.writing(s) != 0 || m.others(&s.Layers, s.Row) != 0 {
 		return false
 	}
 	for j, job := range m.Jobs {
 		want := markOf(job.Plans[s.Published[j]])
-		good := int(s.Published[j]) >= m.regular[j]-1
+		owned, held := uint16(0), uint16(0)
 		for w, seat := range m.Workers {
-			x := &s.Sessions[2*w]
-			if seat.Job == j && !seat.Adopts && seat.Ordinal < want.slots() {
-				good = good && x.Slot && x.Work == want && x.Txn == NoTxn && s.Workers[w].Phase == Working
+			if seat.Job != j || seat.Adopts || seat.Ordinal >= want.slots() {
+				continue
+			}
+			owned |= 1 << seat.Ordinal
+			if x := &s.Sessions[2*w]; x.Slot && x.Work == want && x.Txn == NoTxn && s.Workers[w].Phase == Working {
+				held |= 1 << seat.Ordinal
 			}
 		}
-		if good {
+		if int(s.Published[j]) >= m.regular[j]-1 && held == owned {
 			return true
 		}
 	}

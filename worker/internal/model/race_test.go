@@ -2,6 +2,6 @@
 
 package model
 
-const walks = 60
+const walks, cursorWalks = 60, 150
 
 var large []instance

@@ -47,6 +47,7 @@ func RandomCursors(seed uint64) Config {
 		Cursors:     true,
 		Failures:    rnd.IntN(2) == 0,
 		Inserts:     rnd.IntN(maxInserts + 1),
+		Heralds:     rnd.IntN(2) == 0,
 	}
 	c.Stream = c.Inserts > 0 && rnd.IntN(2) == 0
 	id := -15
@@ -66,7 +67,7 @@ func RandomCursors(seed uint64) Config {
 	for k := range n {
 		// The first two are there and adopt, so that there is somebody for every slot.
 		if k < 2 || rnd.IntN(4) > 0 {
-			c.Workers = append(c.Workers, Seat{Ordinal: uint8(k), Blind: rnd.IntN(8) == 0})
+			c.Workers = append(c.Workers, Seat{Ordinal: uint8(k), Blind: c.Heralds && rnd.IntN(4) == 0})
 		}
 		if k < 2 || rnd.IntN(4) == 0 {
 			c.Workers = append(c.Workers, Seat{Ordinal: uint8(k), Adopts: true})

@@ -36,6 +36,7 @@ const (
 	Record
 	Refuse
 	Recall
+	Advance
 	SendFailures
 	Undo
 	Drop
@@ -87,6 +88,7 @@ var sentences = map[Kind]string{
 	GiveUp:       "worker %d is to let go, a new plan has come",
 	TakeSlot:     "worker %d takes slot %[3]d under %[2]s",
 	Begin:        "worker %d reads a batch and applies it",
+	Advance:      "worker %d reads a batch and applies it, its cursor goes to row %[3]d",
 	SendCommit:   "worker %d sends COMMIT",
 	SendFailures: "worker %d has failed, keeps the rows apart and sends COMMIT",
 	RollBack:     "worker %d misses a lock, rolls back and closes",

@@ -1,6 +1,9 @@
 package model
 
-import "testing"
+import (
+	"flag"
+	"testing"
+)
 
 // A walk is faultySteps with faults, then at most calmSteps without.
 const (
@@ -8,31 +11,62 @@ const (
 	calmSteps   = 20_000
 )
 
+// With these a walk that failed is walked again, or many more are: go test ./worker/internal/model -run RandomWalks/cursors -seed 17 -walks 1
+var (
+	firstSeed = flag.Uint64("seed", 0, "the first seed of the random walks")
+	manyWalks = flag.Uint64("walks", 0, "how many seeds to walk with; 0 for as many as the tests want")
+)
+
 func TestRandomWalks(t *testing.T) {
-	for seed := range uint64(walks) {
-		c := RandomConfig(seed)
-		v, err := Walk(c, seed, faultySteps, calmSteps)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if v != nil {
-			t.Fatalf("seed %d, %s: %v", seed, c, v)
-		}
+	for _, tt := range []struct {
+		name   string
+		random func(uint64) Config
+		walks  uint64
+	}{
+		{"fence", RandomConfig, walks},
+		{"cursors", RandomCursors, cursorWalks},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if *manyWalks > 0 {
+				tt.walks = *manyWalks
+			}
+			for seed := *firstSeed; seed < *firstSeed+tt.walks; seed++ {
+				c := tt.random(seed)
+				v, err := Walk(c, seed, faultySteps, calmSteps)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if v != nil {
+					t.Fatalf("-seed %d, %s: %v", seed, c, v)
+				}
+			}
+			t.Logf("%d walks", tt.walks)
+		})
 	}
-	t.Logf("%d walks", walks)
 }
 
 // A walk that found nothing would prove little if it did not find mistakes either.
 func TestWalksFindMistakes(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
+		random func(uint64) Config
 		wrong  Mistake
 		breaks Property
 	}{
-		{"looking before taking", LookFirst, EffectOnce},
-		{"same epoch with two slot counts", AcceptTwoSlotCounts, EffectOnce},
-		{"a kept conflict lock", KeepClaim, Finishes},
-		{"a silent reconnect", SilentReconnect | NoOwnLockCheck, EffectOnce},
+		{"looking before taking", RandomConfig, LookFirst, EffectOnce},
+		{"same epoch with two slot counts", RandomConfig, AcceptTwoSlotCounts, EffectOnce},
+		{"a kept conflict lock", RandomConfig, KeepClaim, Finishes},
+		{"a silent reconnect", RandomConfig, SilentReconnect | NoOwnLockCheck, EffectOnce},
+		{"not waiting for older epochs, with cursors", RandomCursors, NoWait, EffectOnce},
+		{"cursors read before step 4", RandomCursors, CursorEarly, NotAgain},
+		{"a missing cursor left out where a layer starts", RandomCursors, PresentStart, NoneLost},
+		{"a missing cursor left out where a layer is dropped", RandomCursors, PresentDrop, EffectOnce},
+		{"a layer dropped by one slot", RandomCursors, DropByOneSlot, EffectOnce},
+		{"the cursor in a transaction of its own", RandomCursors, CursorApart, EffectOnce},
+		{"adoption without the slot's lock", RandomCursors, AdoptUnlocked, NoOverlap},
+		{"a worker that yields to its own intent", RandomCursors, YieldToSelf, Finishes},
+		{"waiting for the writer's process", RandomCursors, WaitForPid, NoneLost},
+		{"rows read by the snapshot of the list", RandomCursors, OldSnapshot, NoneLost},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			calm := 0
@@ -40,7 +74,7 @@ func TestWalksFindMistakes(t *testing.T) {
 				calm = calmSteps
 			}
 			for seed := range uint64(3000) {
-				c := with(RandomConfig(seed), mistake(tt.wrong))
+				c := with(tt.random(seed), mistake(tt.wrong))
 				c.Check, c.SkipLocked = tt.breaks, false
 				v, err := Walk(c, seed, faultySteps, calm)
 				if err != nil {

@@ -1,0 +1,42 @@
+package model
+
+// cursorMistakes are those about cursors, layers, adoption and late commits, as mistakes are those about the fence.
+var cursorMistakes = []seeded{
+	{"not waiting for older epochs, with cursors", NoWait, cursorsDown, []Property{EffectOnce, NotAgain, SlotsApart}},
+	{"layers read before the wait", LayersEarly, cursorsDown, []Property{EffectOnce, NotAgain}},
+	{"cursors read before step 4", CursorEarly, cursorsUp, []Property{NotAgain}},
+	{"cursors read before step 4 and moved without comparing", CursorEarly | NoCompare, cursorsUp, []Property{EffectOnce}},
+	{"cursors read before the slot is held", CursorBeforeSlot, with(cursorsUp, zombies(1)), []Property{NotAgain}},
+	{"an adopter's cursors from before it had the slot", CursorBeforeSlot, with(adopted, cursors), []Property{NotAgain}},
+	{"an adopter's cursors from before it had the slot, moved without comparing", CursorBeforeSlot | NoCompare, with(adopted, cursors), []Property{EffectOnce}},
+	{"a missing cursor taken for 0", NullIsZero, cursorsUp, []Property{NoneLost, CompleteTrue}},
+	{"a missing cursor left out where a layer starts", PresentStart, cursorsDown, []Property{NoneLost, CompleteTrue}},
+	{"a missing cursor left out where a layer is dropped", PresentDrop, alone, []Property{EffectOnce, NotAgain}},
+	{"a layer dropped by one slot", DropByOneSlot, alone, []Property{EffectOnce, NotAgain}},
+	{"a durable epoch per slot", EpochPerSlot, cursorsUp, []Property{NeverBack}},
+	{"a durable epoch per slot and layers of older plans alone", EpochPerSlot | OlderLayersOnly, cursorsUp, []Property{EffectOnce, NotAgain}},
+	{"the durable epoch in the batch", EpochInBatch, cursorsUp, []Property{NeverBack}},
+	{"the cursor in a transaction of its own", CursorApart, cursorsUp, []Property{EffectOnce, NotAgain}},
+	{"failures in a transaction of their own", FailureApart, with(cursorsUp, failures), []Property{NoneLost, CompleteTrue}},
+	{"a layer that starts at the highest cursor", StartAtHighest, cursorsDown, []Property{NoneLost, CompleteTrue}},
+	{"layers with other slot counts merged", MergeOtherCounts, cursorsDown, []Property{NoneLost, EffectOnce}},
+
+	{"adoption without the slot's lock", AdoptUnlocked, adopted, []Property{EffectOnce, NoOverlap, SlotsApart}},
+	{"two adopters without the slot's lock", AdoptUnlocked, twoAdopt, []Property{NoOverlap, SlotsApart}},
+	{"an adopter that ignores the intent", IgnoreIntent, adopted, []Property{Finishes}},
+	{"a worker that yields to its own intent", YieldToSelf, adopted, []Property{Finishes}},
+	{"an adopter that stays", NoRotation, oneOfThree, []Property{Finishes}},
+	{"an adopter that stays, with cursors", NoRotation, with(oneOfThree, cursors), []Property{Finishes}},
+
+	{"no horizon", NoHorizon, horizon, []Property{NoneLost}},
+	{"no horizon, stream", NoHorizon, streams, []Property{NoneLost}},
+	{"waiting for the writer's process", WaitForPid, horizon, []Property{NoneLost, CompleteTrue}},
+	{"waiting for the writer's process, stream", WaitForPid, streams, []Property{NoneLost}},
+	{"the horizon after the list", ListFirst, horizon, []Property{NoneLost, CompleteTrue}},
+	{"the horizon after the list, stream", ListFirst, streams, []Property{NoneLost}},
+	{"no wait before the horizon", NoFirstWait, horizon, []Property{CompleteTrue}},
+	{"rows read by the snapshot of the list", OldSnapshot, horizon, []Property{NoneLost, CompleteTrue}},
+	{"rows read by the snapshot of the list, stream", OldSnapshot, streams, []Property{NoneLost}},
+	{"a wait that outlives its session", KeepList, horizon, []Property{NoneLost, CompleteTrue}},
+	{"a wait that outlives its session, stream", KeepList, streams, []Property{NoneLost}},
+}
