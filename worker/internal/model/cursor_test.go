@@ -72,7 +72,7 @@ func TestEachGuardIsEnough(t *testing.T) {
 		{"a durable epoch per slot", EpochPerSlot, effects},
 		{"the durable epoch in the batch", EpochInBatch, effects},
 	} {
-		for _, c := range []Config{cursorsUp, cursorsDown, alone} {
+		for _, c := range []Config{cursorsUp, cursorsDown} {
 			t.Run(tt.name+", "+c.String(), func(t *testing.T) {
 				c := with(c, mistake(tt.wrong))
 				c.Check = tt.keeps

@@ -23,6 +23,8 @@ var large = []instance{
 	{"cursors, scale down, a zombie", with(cursorsDown, zombies(1))},
 	{"cursors, down and up", downUp},
 	{"cursors, down and up, three rows", with(downUp, func(c *Config) { c.Rows = []int{-1, 2, 4} })},
+	{"cursors, down and up, moved without comparing", with(downUp, mistake(NoCompare))},
+	{"cursors, down and up, layers of older plans alone", with(downUp, mistake(OlderLayersOnly))},
 	{"cursors, rows fail, down and up", with(downUp, failures)},
 	{"cursors, an epoch that goes back, two rows", with(wentBack, func(c *Config) { c.Rows = []int{-1, 2} })},
 	{"cursors, an epoch that goes back, heard of by one", with(wentBack, blind(1), zombies(1))},

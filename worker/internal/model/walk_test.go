@@ -57,7 +57,7 @@ func TestWalksFindMistakes(t *testing.T) {
 		{"same epoch with two slot counts", RandomConfig, AcceptTwoSlotCounts, EffectOnce},
 		{"a kept conflict lock", RandomConfig, KeepClaim, Finishes},
 		{"a silent reconnect", RandomConfig, SilentReconnect | NoOwnLockCheck, EffectOnce},
-		{"not waiting for older epochs, with cursors", RandomCursors, NoWait, EffectOnce},
+		{"not waiting for older epochs, with cursors", RandomCursors, NoWait, SlotsApart},
 		{"cursors read before step 4", RandomCursors, CursorEarly, NotAgain},
 		{"a missing cursor left out where a layer starts", RandomCursors, PresentStart, NoneLost},
 		{"a missing cursor left out where a layer is dropped", RandomCursors, PresentDrop, EffectOnce},
