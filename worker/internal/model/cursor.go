@@ -101,18 +101,13 @@ func (m *Model) beginAfterCursor(s *State, w int, out []Next) []Next {
 	return out
 }
 
-// dropLayers deletes layers that cover nothing more.
+// dropLayers deletes what covers nothing more.
 func (m *Model) dropLayers(s *State, w int, out []Next) []Next {
-	p := s.Workers[w].Obey
-	for _, c := range m.counts {
-		if c == int(p.slots()) || !m.passed(&s.Layers, p, c, m.slot(s, 2*w)) {
-			continue
-		}
-		n := *s
-		n.Layers[c] = Layer{}
-		out = append(out, Next{Step{Kind: Drop, Who: uint8(w), Peer: uint8(c)}, n})
+	n := *s
+	if m.prune(&n.Layers, s.Workers[w].Obey, m.slot(s, 2*w)); n.Layers == s.Layers {
+		return out
 	}
-	return out
+	return append(out, Next{step(Drop, w, 0), n})
 }
 
 // settle is the end of session i's transaction, or of one half of it. It says whether all was as the worker had left it; if not, the
@@ -147,21 +142,23 @@ func (m *Model) halved(x *Session) bool {
 	return m.wrong(CursorApart) || m.wrong(FailureApart) && x.Failed
 }
 
-// move is the last statement before COMMIT: it moves the cursor if that is where the worker left it, and takes failures away if
-// they are there. Whoever else moves it at the same time waits for this transaction's row lock and then finds it moved, so that the
-// statement and the COMMIT are one step.
+// move is the last statement before COMMIT: it moves the cursor if that is where the worker left it and its plan is the newest, and
+// takes failures away if they are there. Whoever else moves it, or closes it in step 4, at the same time waits for this
+// transaction's row lock, so that the statement and the COMMIT are one step.
 func (m *Model) move(s *State, i int) bool {
 	x := &s.Sessions[i]
 	l := &s.Layers[x.Work.slots()]
 	cursor := &l.Cursors[m.slot(s, i)]
-	switch {
-	case x.From == x.To:
-		return x.Rows&^s.Failed == 0
-	case l.Epoch != x.Work.epoch():
-		return m.wrong(NoCompare)
-	case *cursor != x.From && !m.wrong(NoCompare):
+	there := l.Epoch == x.Work.epoch()
+	same := there && *cursor == x.From && (x.Work == s.Row || m.wrong(OpenLayers|EpochPerSlot|EpochInBatch))
+	if x.From == x.To {
+		same = same && x.Rows&^s.Failed == 0
+	}
+	if !same && !m.wrong(NoCompare) {
 		return false
 	}
-	*cursor = x.To
+	if there {
+		*cursor = x.To
+	}
 	return true
 }

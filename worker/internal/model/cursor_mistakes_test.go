@@ -2,7 +2,8 @@ package model
 
 // cursorMistakes are those about cursors, layers, adoption and late commits, as mistakes are those about the fence.
 var cursorMistakes = []seeded{
-	{"not waiting for older epochs, with cursors", NoWait, cursorsDown, []Property{EffectOnce, NotAgain, SlotsApart}},
+	{"not waiting for older epochs, with cursors", NoWait, cursorsDown, []Property{NotAgain, SlotsApart}},
+	{"not waiting for older epochs and not stopping their cursors", NoWait | OpenLayers, cursorsDown, []Property{EffectOnce}},
 	{"layers read before the wait", LayersEarly, cursorsDown, []Property{EffectOnce, NotAgain}},
 	{"cursors read before step 4", CursorEarly, cursorsUp, []Property{NotAgain}},
 	{"cursors read before step 4 and moved without comparing", CursorEarly | NoCompare, cursorsUp, []Property{EffectOnce}},

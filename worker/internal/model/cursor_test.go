@@ -68,6 +68,7 @@ func TestEachGuardIsEnough(t *testing.T) {
 		keeps Property
 	}{
 		{"cursors moved without comparing", NoCompare, allProperties},
+		{"cursors of older plans not stopped", OpenLayers, allProperties},
 		{"layers of older plans alone", OlderLayersOnly, allProperties},
 		{"a durable epoch per slot", EpochPerSlot, effects},
 		{"the durable epoch in the batch", EpochInBatch, effects},

@@ -72,21 +72,29 @@ func (m *Model) open(ls *Layers, p Mark) {
 		fresh.Cursors[k] = max(fresh.Cursors[k], start, ls[at].Cursors[k])
 	}
 	ls[at] = fresh
+	m.prune(ls, p, 0)
+}
+
+// prune deletes the cursors of other plans that plan p's layer has passed with all its slots: they cover nothing more. Slot k asks.
+func (m *Model) prune(ls *Layers, p Mark, k uint8) {
+	at := int(p.slots())
+	low := m.low(&ls[at], at, PresentDrop)
+	if m.wrong(DropByOneSlot) {
+		low = ls[at].Cursors[k]
+	}
 	for _, n := range m.counts {
-		if n != at && m.passed(ls, p, n, 0) {
+		if n == at {
+			continue
+		}
+		for i, c := range ls[n].Cursors[:n] {
+			if c <= low {
+				ls[n].Cursors[i] = 0
+			}
+		}
+		if high(&ls[n], n) == 0 {
 			ls[n] = Layer{}
 		}
 	}
-}
-
-// passed says whether the layer of n slots may go: all slots of plan p are past all that it covers. Slot k asks.
-func (m *Model) passed(ls *Layers, p Mark, n int, k uint8) bool {
-	own := &ls[p.slots()]
-	low := m.low(own, int(p.slots()), PresentDrop)
-	if m.wrong(DropByOneSlot) {
-		low = own.Cursors[k]
-	}
-	return ls[n].Epoch != 0 && low >= high(&ls[n], n)
 }
 
 // covered is the set of rows that any layer covers.

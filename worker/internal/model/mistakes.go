@@ -43,6 +43,7 @@ const (
 	EpochPerSlot                          // the durable epoch is one row per slot
 	EpochInBatch                          // checks and raises the durable epoch in the transaction of the batch, not in step 4
 	OlderLayersOnly                       // does not read the layers of newer plans
+	OpenLayers                            // step 4 does not stop the cursors of older plans
 	NoCompare                             // moves the cursor wherever it is
 	CursorApart                           // commits the effects first, the cursor after
 	FailureApart                          // commits the cursor first, the rows that failed after

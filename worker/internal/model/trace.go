@@ -102,7 +102,7 @@ var sentences = map[Kind]string{
 	Record:       "worker %d finds or writes durable epoch %s",
 	Refuse:       "worker %d is refused by durable epoch %s",
 	Recall:       "worker %d reads its cursor and the layers beside that of %s",
-	Drop:         "worker %d drops the layer of %[3]d slots",
+	Drop:         "worker %d deletes what older layers cover no more",
 	AskBack:      "worker %d takes the intent of its slot",
 	Withdraw:     "worker %d unlocks its intent",
 	HandBack:     "worker %d sees an intent and is to let go of the slot",
