@@ -1,7 +1,7 @@
 package model
 
-// record is step 4: one autocommitted statement moves the durable epoch up to the worker's plan, and makes that plan's layer, or finds
-// both there. A worker under a lower plan is refused, whoever is there.
+// record is step 4: one short transaction moves the durable epoch up to the worker's plan, which stops the cursors of older
+// plans, and makes that plan's layer, or finds both there. A worker under a lower plan is refused, whoever is there.
 func (m *Model) record(s *State, w int, out []Next) []Next {
 	p := s.Workers[w].Obey
 	n := *s
@@ -143,7 +143,7 @@ func (m *Model) halved(x *Session) bool {
 }
 
 // move is the last statement before COMMIT: it moves the cursor if that is where the worker left it and its plan is the newest, and
-// takes failures away if they are there. Whoever else moves it, or closes it in step 4, at the same time waits for this
+// takes failures away if they are there. Whoever else moves the cursor, or stops it, at the same time waits for this
 // transaction's row lock, so that the statement and the COMMIT are one step.
 func (m *Model) move(s *State, i int) bool {
 	x := &s.Sessions[i]

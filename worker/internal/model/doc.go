@@ -40,7 +40,7 @@
 // # Cursors
 //
 // With [Config].Cursors the rows do not remember that they are done. After the slot's lock come step 4, which moves the durable epoch up
-// and makes the plan's [Layer] with it, or is refused, and step 5, which reads; a crash may come between. A batch commits
+// and makes the plan's [Layer] with it, or is refused, and step 5, which reads; a crash may come between each two. A batch commits
 // effects, failures and the cursor together, if the cursor is where it was: cursor.go. Layers are the memory of plans: how they start,
 // are merged and dropped is in layers.go.
 //
@@ -66,8 +66,8 @@
 // force, each slot held once, older layers gone. Since every step can happen again and again, a fair random schedule then gets there with
 // probability one.
 // [Explore] visits all states breadth first, so that the trace of a violation is the shortest; [Walk] tries
-// instances that are too large for that, of which [RandomConfig] and [RandomCursors] make any number, and its seed walks again what
-// has failed. A [Mistake] is a wrong protocol that must be caught.
+// instances that are too large for that, of which [RandomConfig] and [RandomCursors] make any number. A test that fails names the seed,
+// with which the same path is walked again; -walks walks more of them. A [Mistake] is a wrong protocol that must be caught.
 //
 // # What is left out, and why that is sound
 //
@@ -89,8 +89,8 @@
 //     lets go of its smaller epoch lock, as if the poll never slept. A slower poll allows fewer steps, not more.
 //   - A worker claims its group first and the table with it later, and lets go of the one to take both. Only a newcomer does, which
 //     holds neither epoch nor slot, so that here it claims both at once.
-//   - Step 4 is atomic though its snapshot is older than its writes: sessions that hold slots are all under one plan, which is checked,
-//     so that nobody moves the cursors it reads. Others of its own plan do the same, one after the other on the group's row.
+//   - Step 4 is atomic: it holds the group's row, so that others come after it, and stops the cursors of older plans, for which it waits
+//     for batches that are about to commit, before it reads them.
 //   - Asking goes by heartbeat, coordinator and controller, all of which may be slow: here the plan above is published at any
 //     moment after. Where another plan is to come anyway, that one settles it.
 //   - Ordinals are pods that exist for ever; a missing pod is one that takes no step, or has no [Seat]. The coordinator's lock decides

@@ -5,6 +5,8 @@ package model
 // The race detector has nothing to find in a single goroutine and makes these twenty times slower.
 const walks, cursorWalks = 1500, 3000
 
+var largeGuards = []guard{{"cursors", func(c *Config) { c.Cursors, c.Zombies = true, 0 }, EffectOnce | NoneLost}}
+
 var large = []instance{
 	{"two groups, one of two workers", with(two(2, [2]int{0, 1}, []int{-1}, 1, Plan{1, 1}), func(c *Config) {
 		c.Jobs[0].Plans = []Plan{{1, 1}, {2, 2}}

@@ -109,9 +109,10 @@ func (m *Model) covered(ls *Layers) (rows uint16) {
 func (m *Model) others(ls *Layers, p Mark) (rows uint16) {
 	for _, n := range m.counts {
 		l := &ls[n]
-		if (n != int(p.slots()) || l.Epoch != p.epoch()) && !(m.wrong(OlderLayersOnly) && l.Epoch > p.epoch()) {
-			rows |= m.coveredBy(l, n)
+		if n == int(p.slots()) && l.Epoch == p.epoch() || m.wrong(OlderLayersOnly) && l.Epoch > p.epoch() {
+			continue
 		}
+		rows |= m.coveredBy(l, n)
 	}
 	return rows
 }

@@ -67,7 +67,7 @@ const (
 const (
 	NoHorizon   = endOfAdoption << iota // moves the cursor up to the last row that is there
 	WaitForPid                          // waits for the writer's process, not for its lock
-	ListFirst                           // lists the writers before it reads the horizon, and not after
+	ListFirst                           // lists the writers before it reads the horizon, or in one statement, which has no order
 	NoFirstWait                         // does not wait for those who were writing when the job began
 	OldSnapshot                         // reads rows by the snapshot of the list, taken before the wait
 	KeepList                            // goes on with the wait of a session that was lost

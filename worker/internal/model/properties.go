@@ -94,7 +94,7 @@ func (x *Session) working() uint16 {
 }
 
 // shareKey says whether any integer at all is in the slots of both sessions: k ≡ l modulo gcd(n, m). With cursors all
-// have to be under one plan, so that what step 4 reads of the other layers stands still.
+// have to be under one plan, so that what step 5 reads of the other layers stands still.
 func (m *Model) shareKey(i, j int, s *State) bool {
 	if m.Cursors && s.Sessions[i].Work != s.Sessions[j].Work {
 		return true

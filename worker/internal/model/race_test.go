@@ -4,4 +4,7 @@ package model
 
 const walks, cursorWalks = 60, 150
 
-var large []instance
+var (
+	largeGuards []guard
+	large       []instance
+)
