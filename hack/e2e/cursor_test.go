@@ -68,10 +68,9 @@ func TestProgressOutlivesTheJob(t *testing.T) {
 func TestOnePodMissingForEver(t *testing.T) {
 	t.Parallel()
 	j := newCursorJob(t, 60_000, slow)
-	j.more = "  fence: {adoptAfterSeconds: 3}\n"
+	j.more = "  replicas: 5\n  fence: {adoptAfterSeconds: 3}\n"
 	j.kubectl("create", "quota", "few", "--hard=pods=4")
 	j.apply()
-	j.scale(5)
 	adopted := func() (holder string) {
 		for _, s := range j.get().Status.Slots {
 			if s.State == "Adopted" {
