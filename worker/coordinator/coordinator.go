@@ -65,7 +65,7 @@ var retry = wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.5, Steps: 1
 // errNoStore ends the service of a coordinator that nobody hears.
 var errNoStore = errors.New("the report cannot be reached; leaving the seat to others")
 
-// restAfter is how long a candidate that had no store leaves the seats to others.
+// restAfter is how long a candidate that had no store leaves the seats to others, unless it reaches the store before.
 const restAfter = time.Minute
 
 // goodService is how long a session has to last for the pauses to begin anew.
@@ -198,13 +198,23 @@ func (c *Candidate) Run(ctx context.Context) {
 		}
 		if err != nil && ctx.Err() == nil {
 			c.Log.Warn("Coordination interrupted", "error", describe(err))
-			pause := backoff.Step()
 			if errors.Is(err, errNoStore) {
-				pause = restAfter
+				c.rest(ctx)
+			} else {
+				sleep.For(ctx, backoff.Step())
 			}
-			if !sleep.For(ctx, pause) {
-				return
-			}
+		}
+	}
+}
+
+// rest leaves the seats to others until the store can be reached, or for as long as restAfter.
+func (c *Candidate) rest(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, restAfter)
+	defer cancel()
+	backoff := retry
+	for sleep.For(ctx, backoff.Step()) {
+		if _, err := c.Store.Load(ctx); err == nil {
+			return
 		}
 	}
 }
