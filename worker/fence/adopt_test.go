@@ -3,7 +3,10 @@ package fence
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"shardedjob.dev/hack/postgres"
 )
@@ -147,6 +150,137 @@ func TestOwnSlotIsNeverYielded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := restarted.result(t); err != nil {
+		t.Error(err)
+	}
+}
+
+// The adopter is in the middle of a batch when the slot's own worker comes back: the batch is committed, and no other is begun.
+func TestSlotIsHandedBackWithinOneBatch(t *testing.T) {
+	uri, g := database(t), NewGroup("a/b")
+	exec(t, postgres.Connect(t, uri), "CREATE TABLE t (id int)")
+	adopter, c := open(t, uri, g, 1), adoption(g, 1, 0, 1, 2)
+	enter(t, adopter, c)
+	batch, err := adopter.Conn().Begin(deadline(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	returning := startEnter(t, open(t, uri, g, 0), claim(g, 0, 1, 2))
+	returning.waiting(t, WaitingAdopted)
+	if _, err := batch.Exec(deadline(t), "INSERT INTO t VALUES (1)"); err != nil {
+		t.Fatal(err)
+	}
+	if err := adopter.CheckLocks(deadline(t), batch); err != nil {
+		t.Errorf("the slot was taken in the middle of a batch: %v", err)
+	}
+	if returning.over() {
+		t.Errorf("entered a slot that is worked: %v", returning.err)
+	}
+	if err := batch.Commit(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	if !wanted(t, adopter, c) {
+		t.Fatal("the intent is not seen at the first boundary")
+	}
+	if err := adopter.Leave(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	left := time.Now()
+	if err := returning.result(t); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the slot was not worked for %v", time.Since(left).Round(time.Millisecond))
+}
+
+func TestOfManyAdoptersOneGetsTheSlot(t *testing.T) {
+	uri, g := database(t), NewGroup("a/b")
+	const rounds, adopters, slot = 20, 4, 9
+	var sessions [adopters]*Session
+	for i := range sessions {
+		sessions[i] = open(t, uri, g, int32(i))
+		join(t, sessions[i], adoption(g, int32(i), slot, 1, 10))
+	}
+	for range rounds {
+		errs := make([]error, adopters)
+		var all sync.WaitGroup
+		for i, s := range sessions {
+			all.Go(func() { errs[i] = s.Enter(t.Context(), adoption(g, int32(i), slot, 1, 10), nil) })
+		}
+		all.Wait()
+		got := 0
+		for i, err := range errs {
+			switch {
+			case err == nil:
+				got++
+				if err := sessions[i].Leave(deadline(t)); err != nil {
+					t.Fatal(err)
+				}
+			case !errors.Is(err, ErrSlotTaken):
+				t.Errorf("adopter %d: %v", i, err)
+			}
+		}
+		if got != 1 {
+			t.Fatalf("%d adopters got the slot", got)
+		}
+	}
+}
+
+// Under another plan the slot's rows belong to other slots: nobody works them before the adopter has let go, or is ended.
+func TestNewPlanWaitsForAdopters(t *testing.T) {
+	uri, g := database(t), NewGroup("media/thumbnails")
+	adopter, frozen := open(t, uri, g, 1), open(t, uri, g, 0)
+	enter(t, adopter, adoption(g, 1, 2, 1, 4))
+	enter(t, frozen, adoption(g, 0, 3, 1, 4))
+
+	c := claim(g, 0, 2, 2)
+	c.Handover = 2 * time.Second
+	own := startEnter(t, open(t, uri, g, 0), c)
+	next := adoption(g, 2, 1, 2, 2)
+	next.Handover = 2 * time.Second
+	other := startEnter(t, open(t, uri, g, 2), next)
+	for _, e := range []*entering{own, other} {
+		w := e.waiting(t, WaitingOlderPlan)
+		if !strings.Contains(w.Message, "of epoch 1") {
+			t.Errorf("got %q", w.Message)
+		}
+	}
+	newer, err := adopter.Superseded(deadline(t), adoption(g, 1, 2, 1, 4))
+	if err != nil || newer == nil || newer.Epoch != 2 {
+		t.Fatalf("the adopter does not see the new plan: %v, %v", newer, err)
+	}
+	if err := adopter.Leave(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range []*entering{own, other} {
+		if err := e.result(t); err != nil {
+			t.Error(err)
+		}
+	}
+	if frozen.Ping(deadline(t)) == nil {
+		t.Error("an adopter of the old plan works beside the new one")
+	}
+	if err := adopter.Ping(deadline(t)); err != nil {
+		t.Errorf("an adopter that let go was ended: %v", err)
+	}
+}
+
+// The slot of a killed adopter goes to the worker that wants it, and to nobody else.
+func TestKilledAdopterMakesWayForTheOwnWorker(t *testing.T) {
+	uri, g := database(t), NewGroup("a/b")
+	admin := postgres.Connect(t, uri)
+	adopter, second := open(t, uri, g, 1), open(t, uri, g, 2)
+	enter(t, adopter, adoption(g, 1, 0, 1, 3))
+	c := adoption(g, 2, 0, 1, 3)
+	join(t, second, c)
+	own := open(t, uri, g, 0)
+	returning := startEnter(t, own, claim(g, 0, 1, 3))
+	eventually(t, "the intent", func() bool { return own.Holds(IntentKey(g, 0)) })
+	exec(t, admin, "SELECT pg_terminate_backend($1)", int32(adopter.PID()))
+	for !returning.over() {
+		if err := second.Enter(deadline(t), c, nil); !errors.Is(err, ErrSlotTaken) {
+			t.Fatalf("another adopter came between: %v", err)
+		}
+	}
+	if err := returning.result(t); err != nil {
 		t.Error(err)
 	}
 }

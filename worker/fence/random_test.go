@@ -16,7 +16,8 @@ import (
 )
 
 // TestC04RandomPlansAndFaults runs workers through plans that change all the time, with sessions that are ended, that freeze with an
-// open transaction and that unlock everything in their own SQL. Each batch takes the rows of its slot with FOR UPDATE
+// open transaction and that unlock everything in their own SQL. Each worker has a second session, on which it adopts any slot
+// that it gets. Each batch takes the rows of its slot with FOR UPDATE
 // NOWAIT: the server itself, apart from the fence, tells if any other transaction has one of them.
 func TestC04RandomPlansAndFaults(t *testing.T) {
 	const workers, rows, changes = 5, 30, 25
@@ -26,7 +27,8 @@ func TestC04RandomPlansAndFaults(t *testing.T) {
 	exec(t, admin, "INSERT INTO t SELECT g FROM generate_series(-$1::int / 2, $1::int / 2) g", rows)
 	w := newTroupe(t, uri, NewGroup("random/flapping"))
 	for k := range workers {
-		w.group.Go(func() { w.live(int32(k)) })
+		w.group.Go(func() { w.live(int32(k), false) })
+		w.group.Go(func() { w.live(int32(k), true) })
 	}
 	for range changes {
 		select {
@@ -57,7 +59,11 @@ func TestC04RandomPlansAndFaults(t *testing.T) {
 	if err := context.Cause(w.ctx); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	t.Logf("%d batches, %d entries superseded, %d sessions lost, %d zombies", w.batches.get(), w.superseded.get(), w.lost.get(), len(w.zombies))
+	t.Logf("%d batches (%d of adopters, who were asked to leave %d times), %d entries superseded, %d sessions lost, %d zombies",
+		w.batches.get(), w.adopted.get(), w.wanted.get(), w.superseded.get(), w.lost.get(), len(w.zombies))
+	if w.adopted.get() == 0 {
+		t.Error("no slot was adopted")
+	}
 }
 
 type plan struct {
@@ -83,7 +89,7 @@ type troupe struct {
 	name   Group
 	group  sync.WaitGroup
 
-	batches, superseded, lost counter
+	batches, adopted, wanted, superseded, lost counter
 
 	mu      sync.Mutex
 	plan    plan
@@ -151,8 +157,8 @@ func (w *troupe) note(ordinal int32, p plan) {
 	w.at[ordinal] = p
 }
 
-// live is a pod's life: one session after the other.
-func (w *troupe) live(ordinal int32) {
+// live is a pod's life, or that of the adopter in it: one session after the other.
+func (w *troupe) live(ordinal int32, adopts bool) {
 	for w.ctx.Err() == nil {
 		s, err := Open(w.ctx, w.config, Options{ApplicationName: ApplicationName(w.name, ordinal, "5f1c7a34", w.name.Name())})
 		if err != nil {
@@ -162,7 +168,7 @@ func (w *troupe) live(ordinal int32) {
 			return
 		}
 		for err == nil && w.ctx.Err() == nil {
-			err = w.once(s, ordinal)
+			err = w.once(s, ordinal, adopts)
 		}
 		if errors.Is(err, errFrozen) {
 			w.mu.Lock()
@@ -185,14 +191,18 @@ func (w *troupe) live(ordinal int32) {
 var errFrozen = errors.New("frozen")
 
 // once enters under the plan and works until there is another.
-func (w *troupe) once(s *Session, ordinal int32) error {
+func (w *troupe) once(s *Session, ordinal int32, adopts bool) error {
 	p, ctx, cancel := w.read()
 	defer cancel()
 	if !p.calm && rand.N(3) == 0 { // an old plan, as after a restart while the API server is away
 		p.epoch, p.slots = max(1, p.epoch-rand.Int64N(3)), 1+rand.Int32N(p.slots)
 	}
 	for {
-		newer, err := w.under(ctx, s, ordinal, p)
+		slot := ordinal
+		if adopts {
+			slot = rand.Int32N(p.slots)
+		}
+		newer, err := w.under(ctx, s, ordinal, slot, p)
 		if newer == nil || err != nil || ctx.Err() != nil {
 			return err
 		}
@@ -201,13 +211,13 @@ func (w *troupe) once(s *Session, ordinal int32) error {
 	}
 }
 
-// under enters and works under one plan.
-func (w *troupe) under(ctx context.Context, s *Session, ordinal int32, p plan) (*SupersededError, error) {
-	c := Claim{Group: w.name, UID: "uid", Ordinal: ordinal, Slot: ordinal, Epoch: p.epoch, Slots: p.slots, TableOID: 4711, Handover: 400 * time.Millisecond}
+// under enters and works under one plan. An adopter works a few batches of one slot.
+func (w *troupe) under(ctx context.Context, s *Session, ordinal, slot int32, p plan) (*SupersededError, error) {
+	c := Claim{Group: w.name, UID: "uid", Ordinal: ordinal, Slot: slot, Epoch: p.epoch, Slots: p.slots, TableOID: 4711, Handover: 400 * time.Millisecond}
 	if err := s.Join(w.ctx, c); err != nil {
 		return nil, err
 	}
-	for ordinal >= p.slots {
+	for slot >= p.slots {
 		if newer, err := s.Superseded(w.ctx, c); newer != nil || err != nil {
 			return newer, err
 		}
@@ -220,19 +230,38 @@ func (w *troupe) under(ctx context.Context, s *Session, ordinal int32, p plan) (
 	switch {
 	case errors.As(err, &newer) && s.Lost() == nil:
 		return newer, nil
+	case errors.Is(err, ErrSlotTaken) && c.adopts() && s.Lost() == nil:
+		_ = pause(ctx, p.slots)
+		return nil, nil
 	case err != nil && ctx.Err() != nil && s.Lost() == nil:
 		return nil, nil
 	case err != nil:
 		return nil, err
 	}
-	w.note(ordinal, p)
-	defer func() { w.note(ordinal, plan{}) }()
-	for ctx.Err() == nil && newer == nil {
+	if !c.adopts() {
+		w.note(ordinal, p)
+		defer func() { w.note(ordinal, plan{}) }()
+	}
+	for n := 0; ctx.Err() == nil && newer == nil; n++ {
 		if err := w.batch(s, c, p); err != nil {
 			return nil, err
 		}
 		if newer, err = s.Superseded(w.ctx, c); err != nil {
 			return nil, err
+		}
+		if !c.adopts() {
+			continue
+		}
+		w.adopted.add()
+		wanted, err := s.Wanted(w.ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		if wanted {
+			w.wanted.add()
+		}
+		if wanted || n > 5 {
+			break
 		}
 	}
 	return newer, s.Leave(context.WithoutCancel(w.ctx))
@@ -247,8 +276,8 @@ func (w *troupe) batch(s *Session, c Claim, p plan) error {
 		return s.Failed("beginning", err)
 	}
 	statements := []string{
-		fmt.Sprintf("SELECT id FROM t WHERE MOD(id, %d) IN (%d, %d) FOR UPDATE NOWAIT", c.Slots, c.Ordinal, c.Ordinal-c.Slots),
-		fmt.Sprintf("UPDATE t SET worked = worked + 1 WHERE MOD(id, %d) IN (%d, %d)", c.Slots, c.Ordinal, c.Ordinal-c.Slots),
+		fmt.Sprintf("SELECT id FROM t WHERE MOD(id, %d) IN (%d, %d) FOR UPDATE NOWAIT", c.Slots, c.Slot, c.Slot-c.Slots),
+		fmt.Sprintf("UPDATE t SET worked = worked + 1 WHERE MOD(id, %d) IN (%d, %d)", c.Slots, c.Slot, c.Slot-c.Slots),
 		fmt.Sprintf("SELECT pg_sleep(%f)", rand.Float64()*0.03),
 	}
 	fault := rand.N(30)
