@@ -14,13 +14,15 @@ import (
 )
 
 const (
-	// adoptedTurn is how long an adopter works a slot before it goes on to the next of those that it looks after.
-	adoptedTurn = 2 * time.Second
 	// takenPause is how long an adopter leaves a slot alone that somebody else has or wants.
 	takenPause = 2 * time.Second
 	// adopterLinger is how long the adopter keeps its session when there is nothing left to adopt.
 	adopterLinger = 10 * time.Second
 )
+
+// adoptedTurn is how long an adopter works a slot before it goes on to the next of those that it looks after: long enough for
+// the other workers to see it.
+func adoptedTurn(slots int32) time.Duration { return 2 * fence.LookInterval(slots) }
 
 // adopter works slots whose own workers are missing, on a session of its own and one after the other, beside the worker's
 // own slot. Which slots it looks after follows from the locks that its worker sees.

@@ -126,7 +126,7 @@ func (s *shift) work(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim,
 	s.state.set(v1alpha1.SlotWorking, "")
 	s.state.update(func(b *heartbeat.Beat) { b.Failed = int64(runner.Exhausted()) })
 	defer s.farewell(ctx)
-	turn := turn{shift: s, claim: claim, until: time.Now().Add(adoptedTurn)}
+	turn := turn{shift: s, claim: claim, until: time.Now().Add(adoptedTurn(plan.Slots))}
 	backoff := retry
 	verified := time.Now()
 	var due time.Time // when to take the next step
