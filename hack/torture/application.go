@@ -13,7 +13,7 @@ import (
 
 // useTable is the application: it updates, deletes, inserts and finishes rows until ctx ends.
 func (j *job) useTable(ctx context.Context) {
-	random := rand.New(rand.NewPCG(j.seed, uint64(j.group.Hash())))
+	random := rand.New(rand.NewPCG(j.seed, j.group.Hash()))
 	for ctx.Err() == nil {
 		j.trouble(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 			for ctx.Err() == nil {
