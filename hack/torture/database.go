@@ -8,14 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"shardedjob.dev/hack/postgres"
 )
-
-// restart stops the server in the given way and starts it again.
-func (s *scene) restart(ctx context.Context, mode postgres.Mode) error {
-	return s.server.Restart(ctx, mode)
-}
 
 // onConnection calls f with a session of its own.
 func (s *scene) onConnection(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {

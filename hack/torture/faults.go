@@ -35,14 +35,22 @@ func (s *scene) inject(ctx context.Context, f schedule.Fault) bool {
 	return j.inject(ctx, f, rand.New(rand.NewPCG(f.Seed, 0)))
 }
 
-// injectShared breaks what serves all jobs.
+// injectShared breaks what serves all jobs, unless it is still broken: on a busy machine it takes longer to come back than scheduled.
 func (s *scene) injectShared(ctx context.Context, f schedule.Fault) bool {
+	broken := &s.serverBroken
+	if f.Kind == schedule.APIStop || f.Kind == schedule.APIFreeze {
+		broken = &s.apiBroken
+	}
+	if !broken.TryLock() {
+		return false
+	}
+	defer broken.Unlock()
 	var err error
 	switch f.Kind {
 	case schedule.Restart:
-		err = s.restart(ctx, postgres.Fast)
+		err = s.server.Restart(ctx, postgres.Fast)
 	case schedule.Crash:
-		err = s.restart(ctx, postgres.Immediate)
+		err = s.server.Restart(ctx, postgres.Immediate)
 	case schedule.APIStop:
 		if err = s.api.StopAPIServer(); err == nil {
 			s.hold(f.Hold)

@@ -40,7 +40,9 @@ type scene struct {
 	// while it works, or waits for the client.
 	leftoverPatience time.Duration
 
-	printing  sync.Mutex
+	serverBroken, apiBroken sync.Mutex // held by the fault that breaks it
+	printing                sync.Mutex
+
 	mu        sync.Mutex
 	faultsEnd time.Time
 	findings  []string
@@ -61,9 +63,15 @@ var settings = map[string]string{
 	"max_connections":        "150",
 }
 
+// longAfter is when the faults are over as long as they have not begun.
+const longAfter = 24 * time.Hour
+
 // newScene starts the servers and builds the worker. If it fails, what it had begun is taken down.
 func newScene(ctx context.Context, o options, out io.Writer) (s *scene, err error) {
-	s = &scene{options: o, out: out, began: time.Now(), faultsEnd: time.Now().Add(24 * time.Hour), keep: o.dir != "", calm: make(chan struct{}), leftoverPatience: 15 * time.Second, score: map[schedule.Kind]tally{}}
+	s = &scene{
+		options: o, out: out, began: time.Now(), keep: o.dir != "", faultsEnd: time.Now().Add(longAfter), calm: make(chan struct{}),
+		leftoverPatience: 15 * time.Second, score: map[schedule.Kind]tally{},
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close(true))
