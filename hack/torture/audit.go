@@ -12,8 +12,9 @@ import (
 // fate is what became of one row.
 type fate struct {
 	key string
-	// late: it was not there at the start. there: it still is. departed: the application has deleted it.
-	late, there, departed bool
+	// late: it was not there at the start. outside: it is not in scope. there: it is still there. departed: the application has
+	// deleted it.
+	late, outside, there, departed bool
 	// app says that the application has done its work, before any worker.
 	app bool
 	// owed says that the job had promised to process it, unless it was deleted or done by the application before.
@@ -31,6 +32,7 @@ const (
 	overwritten verdict = "overwritten" // processed although the application had done its work
 	disagreeing verdict = "disagreeing" // by its own count processed more or less often than by the ledger
 	vanished    verdict = "vanished"    // not in the table, and not deleted by the application
+	trespassed  verdict = "trespassed"  // processed although it is not in scope
 	restored    verdict = "restored"    // in the table, and deleted by the application
 
 	strayed  verdict = "strayed"  // processed in a slot that they do not belong to
@@ -50,7 +52,9 @@ func judge(f fate) verdict {
 		return disagreeing
 	case f.app && f.n > 0:
 		return overwritten
-	case f.n == 0 && f.owed && f.there && !f.app:
+	case f.outside && f.n > 0:
+		return trespassed
+	case f.n == 0 && f.owed && f.there && !f.app && !f.outside:
 		return lost
 	}
 	return ""

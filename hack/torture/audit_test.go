@@ -28,6 +28,8 @@ func TestJudge(t *testing.T) {
 		"late and owed":                    {func(f *fate) { f.late, f.n, f.noted = true, 0, 0 }, lost},
 		"late and done all the same":       {func(f *fate) { f.late, f.owed = true, false }, ""},
 		"done by the application":          {func(f *fate) { f.app, f.n, f.noted = true, 0, 0 }, ""},
+		"out of scope":                     {func(f *fate) { f.outside, f.n, f.noted = true, 0, 0 }, ""},
+		"processed out of scope":           {func(f *fate) { f.outside = true }, trespassed},
 		"done by both":                     {func(f *fate) { f.app = true }, overwritten},
 		"deleted before it was processed":  {func(f *fate) { f.there, f.departed, f.n, f.noted = false, true, 0, 0 }, ""},
 		"deleted after it was processed":   {func(f *fate) { f.there, f.departed = false, true }, ""},

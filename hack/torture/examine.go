@@ -15,7 +15,7 @@ import (
 
 // fates reads what became of each row. What is owed of the late ones is put in.
 const fates = `
-SELECT id::text, coalesce(t.late, d.late, true), t.late IS NOT NULL, d.late IS NOT NULL, coalesce(t.app, d.app, false),
+SELECT id::text, coalesce(t.late, d.late, true), coalesce(t.outside, d.outside, false), t.late IS NOT NULL, d.late IS NOT NULL, coalesce(t.app, d.app, false),
 	coalesce(NOT coalesce(t.late, d.late) OR owed, false), coalesce(t.n, d.n, 0), coalesce(l.noted, 0)
   FROM t FULL JOIN departure d USING (id) FULL JOIN (SELECT id, count(*) AS noted FROM ledger GROUP BY id) l USING (id)
   LEFT JOIN (SELECT id, %s AS owed
@@ -92,7 +92,7 @@ func (j *job) audit(ctx context.Context) error {
 	j.lane.mu.Lock()
 	j.lane.sum.add(a)
 	j.lane.mu.Unlock()
-	j.say("Job %s: %s, %d rows and %d late ones, %d processed in %d batches under %d plans", j.name, j.table.key, a.rows, a.late, a.processed, a.batches, len(j.history))
+	j.say("Job %s: %s, %d rows and %d late ones, %d processed in %d batches under %d plans", j.name, j.table, a.rows, a.late, a.processed, a.batches, len(j.history))
 	j.readLogs()
 	return j.checkLeftovers(ctx, j)
 }
@@ -117,7 +117,7 @@ func (j *job) readFates(ctx context.Context, conn *pgx.Conn, see func(fate)) err
 		return err
 	}
 	var f fate
-	_, err = pgx.ForEachRow(rows, []any{&f.key, &f.late, &f.there, &f.departed, &f.app, &f.owed, &f.n, &f.noted}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&f.key, &f.late, &f.outside, &f.there, &f.departed, &f.app, &f.owed, &f.n, &f.noted}, func() error {
 		see(f)
 		return nil
 	})

@@ -101,6 +101,8 @@ func (j *job) inject(ctx context.Context, f schedule.Fault, random *rand.Rand) b
 		return j.losePlan(ctx, f)
 	case schedule.RestorePlan:
 		return j.restorePlan(ctx, random)
+	case schedule.Recreate:
+		return j.recreate(ctx, f)
 	case schedule.LockRows:
 		return j.lockRows(ctx, f, random)
 	case schedule.LockTable:
@@ -233,4 +235,30 @@ func (j *job) restorePlan(ctx context.Context, random *rand.Rand) bool {
 	j.mountDue = time.Now().Add(mountDelay)
 	j.wake()
 	return true
+}
+
+// recreate deletes the job with its pods, which have no time to let go, and makes it again: under another UID, with plans that
+// begin anew.
+func (j *job) recreate(ctx context.Context, f schedule.Fault) bool {
+	j.mu.Lock()
+	j.lost = true
+	j.mu.Unlock()
+	defer j.release()
+	err := j.persist(ctx, "delete job "+j.name, j.deleteConfigMaps)
+	if err == nil {
+		j.killAll()
+		j.hold(f.Hold)
+		err = j.persist(ctx, "make job "+j.name+" again", j.makeReport)
+	}
+	if err != nil && ctx.Err() == nil {
+		j.wrong("%v", err)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.want.UID = j.newUID()
+	j.published, j.history, j.highest, j.report = v1alpha1.Plan{}, nil, 0, v1alpha1.Report{}
+	j.lost, j.version = false, ""
+	clear(j.uids)
+	j.wake()
+	return err == nil
 }

@@ -40,7 +40,6 @@ type job struct {
 	lane  *lane
 	name  string
 	group fence.Group
-	uid   types.UID
 	dir   string
 	table table
 
@@ -55,6 +54,7 @@ type job struct {
 	highest   int64         // epoch that the workers have reported
 	version   string        // of the plan's ConfigMap; empty: not known
 	lost      bool          // the ConfigMap is gone and nobody has noticed
+	objects   int           // that the job has been, each with a UID of its own
 	changed   chan struct{} // has one element if want may differ from published
 	mountDue  time.Time     // when the kubelet brings the published plan to the pods
 	report    v1alpha1.Report
@@ -88,9 +88,8 @@ func newJob(ctx context.Context, l *lane, round int) (*job, error) {
 		changed: make(chan struct{}, 1), complete: make(chan struct{}),
 		pods: map[int32]*pod{}, uids: map[int32]string{}, heldBack: map[int32]time.Time{},
 	}
-	j.uid = types.UID(fmt.Sprintf("%08x-%04x", l.random.Uint32(), round))
 	j.want = v1alpha1.Plan{
-		FormatVersion: v1alpha1.PlanFormatVersion, UID: j.uid, Group: j.group.Name(), Generation: 1,
+		FormatVersion: v1alpha1.PlanFormatVersion, UID: j.newUID(), Group: j.group.Name(), Generation: 1,
 		HandoverSeconds: handover, AdoptAfterSeconds: adoptAfter, Mode: v1alpha1.ModeBackfill,
 		Table:   j.table.spec(l.way.pending),
 		Process: v1alpha1.ProcessSpec{SQL: &v1alpha1.SQLProcess{Statement: l.way.statement(l.random)}},
@@ -103,12 +102,31 @@ func newJob(ctx context.Context, l *lane, round int) (*job, error) {
 	if err := j.persist(ctx, "make the table of job "+name, j.createTable); err != nil {
 		return nil, err
 	}
-	return j, j.persist(ctx, "make the report of job "+name, func(ctx context.Context) error {
-		_, err := j.client.CoreV1().ConfigMaps(namespace).Create(ctx, &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ReportName(name), Namespace: namespace},
-		}, metav1.CreateOptions{})
-		return ignore(err, apierrors.IsAlreadyExists)
-	})
+	return j, j.persist(ctx, "make the report of job "+name, j.makeReport)
+}
+
+// newUID is another UID for the job's object. The job's mu is held, or nobody else has the job yet.
+func (j *job) newUID() types.UID {
+	j.objects++
+	return types.UID(fmt.Sprintf("%08x-%04x", uint32(j.group.Hash()), j.objects))
+}
+
+// makeReport makes the report's ConfigMap, which workers only change.
+func (j *job) makeReport(ctx context.Context) error {
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ReportName(j.name), Namespace: namespace}}
+	_, err := j.client.CoreV1().ConfigMaps(namespace).Create(ctx, cm, metav1.CreateOptions{})
+	return ignore(err, apierrors.IsAlreadyExists)
+}
+
+// deleteConfigMaps deletes plan and report.
+func (j *job) deleteConfigMaps(ctx context.Context) error {
+	for _, name := range []string{v1alpha1.PlanName(j.name), v1alpha1.ReportName(j.name)} {
+		err := j.client.CoreV1().ConfigMaps(namespace).Delete(ctx, name, metav1.DeleteOptions{})
+		if err := ignore(err, apierrors.IsNotFound); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ignore makes an error that is as good as success into none.
@@ -168,13 +186,5 @@ func (j *job) remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return j.persist(ctx, "remove the ConfigMaps of job "+j.name, func(ctx context.Context) error {
-		for _, name := range []string{v1alpha1.PlanName(j.name), v1alpha1.ReportName(j.name)} {
-			err := j.client.CoreV1().ConfigMaps(namespace).Delete(ctx, name, metav1.DeleteOptions{})
-			if err := ignore(err, apierrors.IsNotFound); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return j.persist(ctx, "remove the ConfigMaps of job "+j.name, j.deleteConfigMaps)
 }

@@ -117,7 +117,7 @@ func (j *job) startPod(ordinal int32, kubeconfig string) error {
 		"--ca-dir="+filepath.Join(j.dir, "no-ca"), "--listen-address=127.0.0.1:0")
 	p.cmd.Env = append(os.Environ(),
 		v1alpha1.EnvPodName+"="+v1alpha1.PodName(j.name, ordinal), v1alpha1.EnvPodUID+"="+j.uids[ordinal],
-		v1alpha1.EnvPodNamespace+"="+namespace, v1alpha1.EnvJobName+"="+j.name, v1alpha1.EnvJobUID+"="+string(j.uid),
+		v1alpha1.EnvPodNamespace+"="+namespace, v1alpha1.EnvJobName+"="+j.name, v1alpha1.EnvJobUID+"="+string(j.want.UID),
 		v1alpha1.EnvURIKey+"=uri")
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	err = j.lane.machines[ordinal].start(p.cmd)

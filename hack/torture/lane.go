@@ -156,7 +156,7 @@ func (j *job) awaitCompletion(ctx context.Context) {
 func (j *job) look(ctx context.Context) (left int64, err error) {
 	var processed int64
 	err = j.onConnection(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, fmt.Sprintf("SELECT (SELECT count(*) FROM %[1]s.t WHERE n = 0 AND NOT app AND NOT late), (SELECT coalesce(sum(rows), 0) FROM %[1]s.batch)",
+		return conn.QueryRow(ctx, fmt.Sprintf("SELECT (SELECT count(*) FROM %[1]s.t WHERE n = 0 AND NOT app AND NOT late AND NOT outside), (SELECT coalesce(sum(rows), 0) FROM %[1]s.batch)",
 			j.table.schema)).Scan(&left, &processed)
 	})
 	if err != nil {

@@ -155,15 +155,15 @@ func (j *job) readReport(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	report, _, err := v1alpha1.DecodeReport(j.uid, cm.Data)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	report, _, err := v1alpha1.DecodeReport(j.want.UID, cm.Data)
 	if err != nil {
 		j.wrong("job %s: its report cannot be read: %v", j.name, err)
 	}
 	if report == nil {
 		return
 	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
 	j.report = *report
 	j.highest = max(j.highest, report.Epoch, report.HighestEpoch)
 	if report.CompleteTime != nil && !j.isComplete() {

@@ -49,6 +49,7 @@ type table struct {
 	rows     int // at the start
 	key      keyType
 	extremes bool // the type's least and greatest keys are there too
+	parted   bool // it is partitioned
 }
 
 // far is where the upper half of the numbers begins, and beyond where rows are inserted above all others; both fit integer.
@@ -61,12 +62,12 @@ const (
 func newTable(schema string, most int, random *rand.Rand) table {
 	return table{
 		schema: schema, rows: max(leastRows, most/8+random.IntN(most-most/8)),
-		key: keyTypes[random.IntN(len(keyTypes))], extremes: random.IntN(2) == 0,
+		key: keyTypes[random.IntN(len(keyTypes))], extremes: random.IntN(2) == 0, parted: random.IntN(4) == 0,
 	}
 }
 
 // The columns of t: n is how often the row was processed; done is what pending asks for; app says that the application has done the row's
-// work before a worker came to it; late, that the row was not there at the start.
+// work before a worker came to it; late, that the row was not there at the start; outside, that it is not in the job's scope.
 //
 // The trigger notes for each statement that processed rows which of them, by which session, and which slot and plan that session
 // held locks for. arrival and departure note rows that the application inserts and deletes, in the same transaction; the
@@ -74,18 +75,18 @@ func newTable(schema string, most int, random *rand.Rand) table {
 const ddl = `
 CREATE SCHEMA %[1]s;
 SET search_path = %[1]s;
-CREATE FUNCTION key(bigint) RETURNS %[2]s LANGUAGE sql IMMUTABLE RETURN %[7]s;
-CREATE FUNCTION key_of(text) RETURNS %[2]s LANGUAGE sql STABLE RETURN $1::%[2]s;
+CREATE FUNCTION key(bigint) RETURNS %[9]s LANGUAGE sql IMMUTABLE RETURN %[7]s;
+CREATE FUNCTION key_of(text) RETURNS %[9]s LANGUAGE sql STABLE RETURN $1::%[9]s;
 CREATE TABLE t (id %[2]s PRIMARY KEY, n int NOT NULL DEFAULT 0, done boolean NOT NULL DEFAULT false, app boolean NOT NULL DEFAULT false,
-	late boolean NOT NULL DEFAULT true, note text);
+	late boolean NOT NULL DEFAULT true, outside boolean NOT NULL DEFAULT false, note text)%[8]s;
 CREATE TABLE batch (id bigint GENERATED ALWAYS AS IDENTITY, pid int DEFAULT pg_backend_pid(), slot int, slots int, epoch int, rows int);
 CREATE TABLE ledger (id %[2]s NOT NULL, batch bigint NOT NULL);
 CREATE TABLE arrival (id %[2]s PRIMARY KEY);
-CREATE TABLE departure (id %[2]s PRIMARY KEY, late boolean, app boolean, n int);
+CREATE TABLE departure (id %[2]s PRIMARY KEY, late boolean, outside boolean, app boolean, n int);
 CREATE TABLE side (bucket int PRIMARY KEY, hits bigint NOT NULL DEFAULT 0);
 CREATE SEQUENCE late_keys;
 INSERT INTO side SELECT g FROM generate_series(0, %[4]d - 1) g;
-INSERT INTO t (id, late) SELECT key(CASE WHEN i < 0 THEN 0 ELSE %[5]d END + 4 * i + (i %% 3 = 0)::int), false
+INSERT INTO t (id, late, outside) SELECT key(CASE WHEN i < 0 THEN 0 ELSE %[5]d END + 4 * i + (i %% 3 = 0)::int), false, i %% 20 IN (7, -7)
 	FROM generate_series(-%[3]d / 2, %[3]d - %[3]d / 2 - 1) i;
 CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql SET search_path = %[1]s AS $$
 DECLARE the bigint;
@@ -107,7 +108,13 @@ CREATE TRIGGER note AFTER UPDATE ON t REFERENCING OLD TABLE AS before NEW TABLE 
 
 // create makes the table; class is the first half of the lock keys of the group that will work it.
 func (t table) create(ctx context.Context, conn *pgx.Conn, class int32) error {
-	sql := fmt.Sprintf(ddl, t.schema, t.key.declared, t.rows, buckets, far, uint32(class), t.key.make)
+	partitions := ""
+	if t.parted {
+		partitions = ` PARTITION BY RANGE (id);
+CREATE TABLE low PARTITION OF t FOR VALUES FROM (MINVALUE) TO (key(0));
+CREATE TABLE high PARTITION OF t FOR VALUES FROM (key(0)) TO (MAXVALUE)`
+	}
+	sql := fmt.Sprintf(ddl, t.schema, t.key.declared, t.rows, buckets, far, uint32(class), t.key.make, partitions, t.key.known)
 	if t.extremes {
 		sql += fmt.Sprintf(`INSERT INTO t (id, late) SELECT unnest('{"%s"}'::%s[]), false;`, strings.Join(t.key.extremes, `","`), t.key.known)
 	}
@@ -127,7 +134,7 @@ func (t table) total() int {
 
 // spec is the table as a ShardedJob names it.
 func (t table) spec(pending string) v1alpha1.TableSpec {
-	return v1alpha1.TableSpec{Schema: t.schema, Name: "t", Key: "id", Pending: pending, ShardBy: t.key.by}
+	return v1alpha1.TableSpec{Schema: t.schema, Name: "t", Key: "id", Where: "NOT outside", Pending: pending, ShardBy: t.key.by}
 }
 
 // shard is the table as package shard has it.
@@ -137,4 +144,11 @@ func (t table) shard() shard.Table {
 	return s
 }
 
-func (k keyType) String() string { return fmt.Sprintf("%s keys by %s", k.declared, k.by) }
+// String tells a person what is special about it.
+func (t table) String() string {
+	text := fmt.Sprintf("%s keys by %s", t.key.declared, t.key.by)
+	if t.parted {
+		text += ", partitioned"
+	}
+	return text
+}

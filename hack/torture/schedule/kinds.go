@@ -28,6 +28,7 @@ const (
 	Comeback    Kind = "comeback"     // all workers are killed; one comes back with an old plan and no API server; Hold: how long it is alone
 	LosePlan    Kind = "lose-plan"    // the plan's ConfigMap is deleted, and made anew
 	RestorePlan Kind = "restore-plan" // the plan's ConfigMap is an old one again, and the operator has forgotten the newer
+	Recreate    Kind = "recreate"      // the job is deleted and made again, for the same consumer group
 	LockRows    Kind = "lock-rows"    // a transaction keeps rows locked
 	LockTable   Kind = "lock-table"   // a transaction keeps a SHARE lock on the table
 	Deadlock    Kind = "deadlock"     // transactions that take what a batch takes, the other way round
@@ -78,6 +79,7 @@ var traits = map[Kind]trait{
 	Comeback:    {scope: Job, weight: 10, least: 2 * time.Second, most: 6 * time.Second, thing: "plan", rest: 3 * time.Second},
 	LosePlan:    {scope: Job, weight: 8, least: 500 * time.Millisecond, most: 4 * time.Second, thing: "plan"},
 	RestorePlan: {scope: Job, weight: 8, thing: "plan"},
+	Recreate:    {scope: Job, weight: 6, most: 2 * time.Second, thing: "plan", rest: 3 * time.Second},
 	LockRows:    {scope: Job, weight: 60, least: 200 * time.Millisecond, most: 4 * time.Second},
 	LockTable:   {scope: Job, weight: 15, least: 100 * time.Millisecond, most: 2 * time.Second, thing: "table"},
 	Deadlock:    {scope: Job, weight: 60, least: 50 * time.Millisecond, most: 500 * time.Millisecond},
