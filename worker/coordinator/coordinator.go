@@ -65,8 +65,8 @@ var retry = wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.5, Steps: 1
 // errNoStore ends the service of a coordinator that nobody hears.
 var errNoStore = errors.New("the report cannot be reached; leaving the seat to others")
 
-// restAfter is how long a candidate that had no store leaves the seats to others, unless it reaches the store before.
-const restAfter = time.Minute
+// rest is the pause after which a candidate that had no store asks whether it is back, longer each time.
+var rest = wait.Backoff{Duration: 5 * time.Second, Factor: 2, Jitter: 0.5, Steps: 1 << 30, Cap: time.Minute}
 
 // goodService is how long a session has to last for the pauses to begin anew.
 const goodService = 30 * time.Second
@@ -199,7 +199,7 @@ func (c *Candidate) Run(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			c.Log.Warn("Coordination interrupted", "error", describe(err))
 			if errors.Is(err, errNoStore) {
-				c.rest(ctx)
+				c.awaitStore(ctx)
 			} else {
 				sleep.For(ctx, backoff.Step())
 			}
@@ -207,13 +207,14 @@ func (c *Candidate) Run(ctx context.Context) {
 	}
 }
 
-// rest leaves the seats to others until the store can be reached, or for as long as restAfter.
-func (c *Candidate) rest(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, restAfter)
-	defer cancel()
-	backoff := retry
-	for sleep.For(ctx, backoff.Step()) {
-		if _, err := c.Store.Load(ctx); err == nil {
+// awaitStore leaves the seats to others until the store can be reached from here. There may be no others.
+func (c *Candidate) awaitStore(ctx context.Context) {
+	pauses := rest
+	for sleep.For(ctx, pauses.Step()) {
+		load, cancel := context.WithTimeout(ctx, saveTimeout)
+		_, err := c.Store.Load(load)
+		cancel()
+		if err == nil {
 			return
 		}
 	}
