@@ -5,6 +5,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -112,7 +113,33 @@ func TestNotEnoughConnections(t *testing.T) {
 	p.awaitReady("images", 4)
 }
 
-// TestHandMadeChangesArePutBack: L07 and L10.
+// TestL07AnAutoscalerOfTheStatefulSet is not followed: the number of slots is the job's alone, and pods in use are left alone.
+func TestL07AnAutoscalerOfTheStatefulSet(t *testing.T) {
+	p := newPlace(t)
+	p.create("images", 3)
+	p.awaitReady("images", 3)
+	uids, plan := p.uids("images"), p.plan()
+	for _, n := range []int32{5, 8, 1, 0, 4} {
+		set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "images"}}
+		if n < 3 {
+			// What the autoscaler takes away is made anew; what it did not touch goes on.
+			uids = map[string]string{}
+		}
+		scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: n}}
+		p.Expect(p.client.SubResource("scale").Update(p.ctx, set, client.WithSubResourceBody(scale))).To(Succeed())
+		p.Eventually(func() int32 { _ = p.get(set, "images"); return *set.Spec.Replicas }).Should(BeEquivalentTo(3))
+		p.awaitReady("images", 3)
+		for pod, uid := range uids {
+			p.Expect(p.uids("images")).To(HaveKeyWithValue(pod, uid))
+		}
+		p.Expect(p.plan()).To(Equal(plan))
+		uids = p.uids("images")
+	}
+	p.scale(4)
+	p.awaitReady("images", 4)
+}
+
+// TestL10HandMadeChangesArePutBack, one after the other.
 func TestL10HandMadeChangesArePutBack(t *testing.T) {
 	p := newPlace(t)
 	p.create("images", 3)

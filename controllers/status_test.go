@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
 
 	"shardedjob.dev/api/v1alpha1"
 )
@@ -117,4 +118,32 @@ func TestWhatMayWait(t *testing.T) {
 	g.Expect(writeInterval(o.Status, NextStatus(o))).To(Equal(figuresInterval))
 	o.Pods[1].Ready = false
 	g.Expect(writeInterval(o.Status, NextStatus(o))).To(BeZero(), "Ready is no longer True")
+}
+
+// TestM07ProgressStaysWithinItsBounds whatever is reported: counts can exceed estimates, and rows come and go.
+func TestM07ProgressStaysWithinItsBounds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rows := rapid.OneOf(rapid.Int64Range(0, 100), rapid.Int64Range(0, math.MaxInt64))
+		o := running()
+		for range rapid.IntRange(1, 5).Draw(t, "reports") {
+			o.Report.Processed, o.Report.Failed, o.Report.RowsPerSecond = rows.Draw(t, "processed"), rows.Draw(t, "failed"), rows.Draw(t, "rate")
+			o.Report.Remaining, o.Report.CompleteTime = rapid.Ptr(rows, true).Draw(t, "remaining"), nil
+			if rapid.Bool().Draw(t, "complete") {
+				o.Report.CompleteTime = &metav1.Time{Time: o.Now}
+			}
+			o.Now = o.Now.Add(time.Duration(rapid.IntRange(0, 1000).Draw(t, "seconds")) * time.Second)
+			o.Status = NextStatus(o)
+			p, complete := o.Status.Progress, o.Status.CompletionTime != nil
+			switch {
+			case complete && (*p.Percent != 100 || *p.EstimatedTotal != p.Processed || p.RowsPerSecond != 0 || p.EstimatedCompletionTime != nil):
+				t.Fatalf("complete: %+v", p)
+			case !complete && p.Percent != nil && (*p.Percent < 0 || *p.Percent > 99):
+				t.Fatalf("%d%% before it is complete", *p.Percent)
+			case p.EstimatedTotal != nil && *p.EstimatedTotal < p.Processed:
+				t.Fatalf("%d of %d rows", p.Processed, *p.EstimatedTotal)
+			case (p.EstimatedTotal == nil) != (p.Percent == nil):
+				t.Fatalf("a share of nothing: %+v", p)
+			}
+		}
+	})
 }
