@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"shardedjob.dev/api/v1alpha1"
@@ -26,8 +27,11 @@ func TestL11M06OutageInEveryTransition(t *testing.T) {
 		want   int32
 	}{
 		{func() { p.scale(5) }, 5},
-		{func() { p.scale(2) }, 2},
-		{func() { p.edit(func(job *v1alpha1.ShardedJob) { job.Spec.Process.SQL.Statement = "SELECT 1, $1" }) }, 2},
+		{func() {
+			p.edit(func(job *v1alpha1.ShardedJob) {
+				job.Spec.Replicas, job.Spec.Process.SQL.Statement = ptr.To[int32](2), "SELECT 1, $1"
+			})
+		}, 2},
 		{func() { p.edit(func(job *v1alpha1.ShardedJob) { job.Spec.Suspend = true }) }, 0},
 		{func() { p.edit(func(job *v1alpha1.ShardedJob) { job.Spec.Suspend = false }) }, 2},
 	} {
