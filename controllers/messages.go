@@ -46,11 +46,15 @@ func heldWords(o Observation, c v1alpha1.SlotCounts) string {
 	return fmt.Sprintf("%d of %s held by their own worker, %s adopted", c.Working, slots, count(c.Adopted, "is", "are"))
 }
 
-// adopters says which slots are adopted and by whom, as far as is known.
+// adopters says which slots are adopted and by whom; between two turns of a worker that serves several, nobody holds one.
 func adopters(o Observation, c v1alpha1.SlotCounts) string {
 	var all []string
 	for _, s := range nextSlots(o) {
-		if s.State == v1alpha1.SlotAdopted && s.Holder != "" {
+		switch {
+		case s.State != v1alpha1.SlotAdopted:
+		case s.Holder == "":
+			all = append(all, fmt.Sprintf("slot %d by turns", s.Ordinal))
+		default:
 			all = append(all, fmt.Sprintf("slot %d by %s", s.Ordinal, s.Holder))
 		}
 	}

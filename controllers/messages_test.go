@@ -65,6 +65,8 @@ func TestMessages(t *testing.T) {
 			}
 		}, ready, "False SlotsUnheld: 1 of 9 slots are held by their own worker, 8 are adopted, 1 of 9 pods are ready. " +
 			"Adopted: slot 1 by images-0, slot 2 by images-0, slot 3 by images-0, and 5 more"},
+		"a slot that is served in turn": {adopted, func(o *Observation) { o.Report.SlotStatuses[0].Holder = "" }, ready, "False PodsMissing: " +
+			"1 of 2 pods are ready (images-1: 0/3 nodes are available); 1 of 2 slots are held by their own worker, 1 is adopted. Adopted: slot 1 by turns"},
 		"a warning": {running, func(o *Observation) {
 			o.Report.Warnings = []string{"waiting for 1 transaction, pid 4711, open for 62 s", "another"}
 		}, ready,

@@ -25,6 +25,8 @@ type holder struct {
 	name string
 	// epoch under which the session works, 0 if it holds no epoch lock of this group.
 	epoch int64
+	// pid of the session on the server.
+	pid int32
 }
 
 // heard is a worker's last beat and when it came.
@@ -73,7 +75,7 @@ func (v view) slot(k int32) slot {
 	}
 	lock, held := v.holders[k]
 	if held {
-		s.Holder = lock.name
+		s.Holder, s.HolderPID = lock.name, lock.pid
 	}
 	adopter, serves := v.adopter(k, lock, held)
 	switch {

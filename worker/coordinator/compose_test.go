@@ -16,7 +16,7 @@ func world(changes ...func(*view)) view {
 		job:     "thumbs",
 		now:     noon,
 		plan:    v1alpha1.Plan{UID: "uid", Epoch: 3, Slots: 2, Generation: 7},
-		holders: map[int32]holder{0: {0, "thumbs-0", 3}, 1: {1, "thumbs-1", 3}},
+		holders: map[int32]holder{0: {0, "thumbs-0", 3, 40}, 1: {1, "thumbs-1", 3, 41}},
 		own:     map[int32]heard{},
 		adopted: map[int32]heard{},
 	}
@@ -52,8 +52,8 @@ func TestComposeSlots(t *testing.T) {
 		"held by its worker":                         {world(), v1alpha1.SlotWorking, 2},
 		"held and drained":                           {world(state(1, v1alpha1.SlotDrained)), v1alpha1.SlotDrained, 2},
 		"held, but the last word is of an old epoch": {world(state(1, v1alpha1.SlotDrained), beat(1, func(b *heard) { b.Epoch = 2 })), v1alpha1.SlotWorking, 2},
-		"held under an old epoch":                    {world(func(v *view) { v.holders[1] = holder{1, "thumbs-1", 2} }), v1alpha1.SlotWaiting, 1},
-		"held by a stranger":                         {world(func(v *view) { v.holders[1] = holder{-1, "pid 7", 0} }), v1alpha1.SlotWaiting, 1},
+		"held under an old epoch":                    {world(func(v *view) { v.holders[1] = holder{1, "thumbs-1", 2, 41} }), v1alpha1.SlotWaiting, 1},
+		"held by a stranger":                         {world(func(v *view) { v.holders[1] = holder{-1, "pid 7", 0, 7} }), v1alpha1.SlotWaiting, 1},
 		"not held, its worker waits":                 {world(func(v *view) { delete(v.holders, 1) }), v1alpha1.SlotWaiting, 1},
 		"not held, its worker silent":                {world(func(v *view) { delete(v.holders, 1) }, beat(1, func(b *heard) { b.at = noon.Add(-time.Minute) })), v1alpha1.SlotUnheld, 1},
 		"held, its worker in a long batch":           {world(beat(1, func(b *heard) { b.at = noon.Add(-time.Minute) })), v1alpha1.SlotWorking, 2},
@@ -65,6 +65,9 @@ func TestComposeSlots(t *testing.T) {
 			for _, s := range r.SlotStatuses {
 				if s.Ordinal == 1 {
 					got = s.State
+				}
+				if h := tt.view.holders[s.Ordinal]; s.Holder != h.name || s.HolderPID != h.pid {
+					t.Errorf("slot %d is held by %s, pid %d, want %s, pid %d", s.Ordinal, s.Holder, s.HolderPID, h.name, h.pid)
 				}
 			}
 			if got != tt.want || r.SlotCounts.Working != tt.held {
@@ -152,7 +155,7 @@ func TestReportListsExceptionsFirst(t *testing.T) {
 	v := world(func(v *view) {
 		v.plan.Slots = v1alpha1.MaxSlots
 		for k := range v.plan.Slots {
-			v.holders[k] = holder{k, v1alpha1.PodName(v.job, k), v.plan.Epoch}
+			v.holders[k] = holder{k, v1alpha1.PodName(v.job, k), v.plan.Epoch, 40 + k}
 		}
 		delete(v.holders, 999)
 	})
@@ -170,7 +173,7 @@ func TestComposeAdoptedSlots(t *testing.T) {
 	adopted := func(change func(*view, *heard)) view {
 		return world(func(v *view) {
 			delete(v.own, 1)
-			v.holders[1] = holder{0, "thumbs-0", 3}
+			v.holders[1] = holder{0, "thumbs-0", 3, 40}
 			b := heard{at: noon, Beat: heartbeat.Beat{Ordinal: 0, Slot: 1, Run: "r+", Epoch: 3, Slots: 2, Generation: 7, State: v1alpha1.SlotWorking}}
 			change(v, &b)
 			v.adopted[1] = b
@@ -182,8 +185,8 @@ func TestComposeAdoptedSlots(t *testing.T) {
 		want v1alpha1.SlotState
 	}{
 		"held by the adopter":                    {adopted(func(*view, *heard) {}), v1alpha1.SlotAdopted},
-		"held by the adopter, nothing said yet":  {world(func(v *view) { delete(v.own, 1); v.holders[1] = holder{0, "thumbs-0", 3} }), v1alpha1.SlotAdopted},
-		"held by the adopter under an old epoch": {adopted(func(v *view, _ *heard) { v.holders[1] = holder{0, "thumbs-0", 2} }), v1alpha1.SlotWaiting},
+		"held by the adopter, nothing said yet":  {world(func(v *view) { delete(v.own, 1); v.holders[1] = holder{0, "thumbs-0", 3, 40} }), v1alpha1.SlotAdopted},
+		"held by the adopter under an old epoch": {adopted(func(v *view, _ *heard) { v.holders[1] = holder{0, "thumbs-0", 2, 40} }), v1alpha1.SlotWaiting},
 		"served in turn":                         {adopted(func(v *view, _ *heard) { between(v) }), v1alpha1.SlotAdopted},
 		"served in turn, long ago":               {adopted(func(v *view, b *heard) { between(v); b.at = noon.Add(-time.Minute) }), v1alpha1.SlotUnheld},
 		"served in turn under an old epoch":      {adopted(func(v *view, b *heard) { between(v); b.Epoch = 2 }), v1alpha1.SlotUnheld},

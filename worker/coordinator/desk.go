@@ -408,7 +408,7 @@ func slotHolders(job string, group fence.Group, locks []fence.Holder) map[int32]
 		if h.Kind() != fence.KindSlot {
 			continue
 		}
-		who := holder{ordinal: -1, name: h.Who(), epoch: epochs[h.PID]}
+		who := holder{ordinal: -1, name: h.Who(), epoch: epochs[h.PID], pid: h.PID}
 		if h.Ours && h.Identity.GroupHash == group.Hash() {
 			who.ordinal, who.name = h.Identity.Ordinal, v1alpha1.PodName(job, h.Identity.Ordinal)
 		}
