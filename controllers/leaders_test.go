@@ -110,9 +110,9 @@ func (p *place) stand() *candidate {
 	c := &candidate{gate: newGate()}
 	var err error
 	c.operator, err = startOperator(testImage, func(cfg *rest.Config, options *ctrl.Options) {
-		cfg.Wrap(c.gate.wrap)
+		cfg.Wrap(c.wrap)
 		election := shared.controlPlane.Config()
-		election.Wrap(c.gate.wrap)
+		election.Wrap(c.wrap)
 		namespaced := ManagerOptions([]string{p.namespace})
 		options.Cache = namespaced.Cache
 		options.LeaderElection, options.LeaderElectionID, options.LeaderElectionNamespace = true, "operator", p.namespace
@@ -132,8 +132,7 @@ func TestN01AnOldLeaderMakesNoSecondStep(t *testing.T) {
 	t.Cleanup(func() {
 		for _, c := range []*candidate{leader, other} {
 			c.resume()
-			c.cancel()
-			<-c.done
+			c.stop()
 		}
 		next, err := startOperator(testImage)
 		p.Expect(err).NotTo(HaveOccurred())
