@@ -36,7 +36,10 @@ func untilOverdue(o Observation) time.Duration {
 func removablePods(o Observation) []PodView {
 	var gone []PodView
 	for _, p := range o.Pods {
-		if _, free := lockOf(o, p); free && o.Job.ForceDelete && o.overdue(p) {
+		if !o.Job.ForceDelete || !o.overdue(p) {
+			continue
+		}
+		if _, free := lockOf(o, p); free {
 			gone = append(gone, p)
 		}
 	}
@@ -83,17 +86,20 @@ func lockOf(o Observation, p PodView) (says string, free bool) {
 // trouble is why the pod is not as it should be, "" if it is or nothing is known: its node is lost or does not stop it,
 // or what the kubelet or the scheduler say.
 func (o Observation) trouble(p PodView) string {
-	switch says, free := lockOf(o, p); {
-	case o.overdue(p) && !o.Job.ForceDelete:
-		return p.overdueWords() + " and " + says + "; delete the node, or have such pods replaced with fence.unreachablePods: ForceDelete"
-	case o.overdue(p) && free:
-		return p.overdueWords() + " and " + says + ", so it is removed"
-	case o.overdue(p):
-		return p.overdueWords() + " and " + says + "; it is removed once that session is known to be gone"
-	case p.NodeLost:
-		return fmt.Sprintf("node %s does not answer and %s", p.Node, says)
-	case p.Deleting, p.Ready:
-		return ""
+	if !o.overdue(p) && !p.NodeLost {
+		if p.Ready || p.Deleting {
+			return ""
+		}
+		return p.Trouble
 	}
-	return p.Trouble
+	switch says, free := lockOf(o, p); {
+	case !o.overdue(p):
+		return fmt.Sprintf("node %s does not answer and %s", p.Node, says)
+	case !o.Job.ForceDelete:
+		return p.overdueWords() + " and " + says + "; delete the node, or have such pods replaced with fence.unreachablePods: ForceDelete"
+	case free:
+		return p.overdueWords() + " and " + says + ", so it is removed"
+	default:
+		return p.overdueWords() + " and " + says + "; it is removed once that session is known to be gone"
+	}
 }
