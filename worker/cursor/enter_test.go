@@ -134,6 +134,7 @@ func TestABatchUnderWayWhenANewerPlanComes(t *testing.T) {
 			b.exec("INSERT INTO t SELECT generate_series(1, 100)")
 			old, entrant := b.connect(), b.connect()
 			s := b.open(old, plan(1, 2), 1)
+			b.next(old, s, 10) // so that the layer has something to cover, and stays
 			tx, err := old.Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)
