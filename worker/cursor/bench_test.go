@@ -33,6 +33,7 @@ func BenchmarkBatch(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
+				run("SET jit = off; SET max_parallel_workers_per_gather = 0") // as a fenced session does
 				spec := v1alpha1.TableSpec{Name: "t", Key: "id"}
 				if way == "pending" {
 					spec.Pending = "NOT done"

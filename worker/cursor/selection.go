@@ -75,7 +75,8 @@ func (s *Slot) Next(limit int) Selection {
 	return Selection{args: args, walk: true, limit: limit, sql: fmt.Sprintf(`
 		WITH sj_picked AS MATERIALIZED (%s),
 		sj_locked AS MATERIALIZED (
-			SELECT %s AS sj_text FROM %s WHERE %s = ANY (ARRAY(SELECT sj_key FROM sj_picked)) AND %s FOR NO KEY UPDATE SKIP LOCKED
+			SELECT sj_text FROM sj_picked CROSS JOIN LATERAL (
+				SELECT %s AS sj_text FROM %s WHERE %s = sj_key AND %s FOR NO KEY UPDATE SKIP LOCKED) AS sj_row
 		),
 		sj_end AS MATERIALIZED (
 			SELECT CASE WHEN (SELECT count(*) FROM sj_picked) = %d THEN (SELECT sj_key FROM sj_picked OFFSET %d) ELSE %s END AS sj_key
