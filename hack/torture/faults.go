@@ -54,7 +54,7 @@ func (s *scene) injectShared(ctx context.Context, f schedule.Fault) bool {
 	case schedule.APIStop:
 		if err = s.api.StopAPIServer(); err == nil {
 			s.hold(f.Hold)
-			err = s.api.StartAPIServer(ctx)
+			err = s.startAPI(ctx)
 		}
 	case schedule.APIFreeze:
 		if err = s.api.PauseAPIServer(); err == nil {
@@ -68,6 +68,20 @@ func (s *scene) injectShared(ctx context.Context, f schedule.Fault) bool {
 		s.wrong("%s: %v", f, err)
 	}
 	return err == nil
+}
+
+// startAPI starts the API server again. On a busy machine it may fail to be up in its time.
+func (s *scene) startAPI(ctx context.Context) (err error) {
+	const tries = 3
+	for range tries {
+		if err = s.api.StartAPIServer(ctx); err == nil || ctx.Err() != nil {
+			return err
+		}
+		if err := s.api.StopAPIServer(); err != nil {
+			return err
+		}
+	}
+	return err
 }
 
 // inject breaks what belongs to one job.
