@@ -3,7 +3,7 @@
 package model
 
 // The race detector has nothing to find in a single goroutine and makes these twenty times slower.
-const walks, cursorWalks = 1500, 3000
+const walks, cursorWalks = 1500, 5000
 
 var largeGuards = []guard{{"cursors", func(c *Config) { c.Cursors, c.Zombies = true, 0 }, EffectOnce | NoneLost}}
 

@@ -65,12 +65,14 @@ func RandomCursors(seed uint64) Config {
 	job.Plans = append(job.Plans, Plan{job.Plans[len(job.Plans)-1].Epoch + 1, uint8(1 + rnd.IntN(n))})
 	c.Jobs = []Job{job}
 	for k := range n {
-		// The first two are there and adopt, so that there is somebody for every slot.
-		if k < 2 || rnd.IntN(4) > 0 {
-			c.Workers = append(c.Workers, Seat{Ordinal: uint8(k), Blind: c.Heralds && rnd.IntN(4) == 0})
+		// The first two are there and adopt, so that there is somebody for every slot, and one of them hears of every plan.
+		if k >= 2 && rnd.IntN(4) == 0 {
+			continue
 		}
+		blind := k != 1 && c.Heralds && rnd.IntN(4) == 0
+		c.Workers = append(c.Workers, Seat{Ordinal: uint8(k), Blind: blind})
 		if k < 2 || rnd.IntN(4) == 0 {
-			c.Workers = append(c.Workers, Seat{Ordinal: uint8(k), Adopts: true})
+			c.Workers = append(c.Workers, Seat{Ordinal: uint8(k), Blind: blind, Adopts: true})
 		}
 	}
 	return c
