@@ -54,13 +54,7 @@ func (j *job) cut(cable *netns.Cable) {
 // do little but wait.
 func TestCutWorkers(t *testing.T) {
 	t.Parallel()
-	server := postgres.StartForTest(t, postgres.Options{
-		ListenAddresses: []string{"0.0.0.0"}, AllowedCIDRs: []string{"100.64.0.0/10"}, Password: "far away",
-		Settings: map[string]string{
-			"tcp_keepalives_idle":    "7200",
-			"authentication_timeout": "5s", // a client that is lost while it logs in holds up DROP DATABASE
-		},
-	})
+	server := netns.PostgresForTest(t)
 	var all sync.WaitGroup
 	for name, part := range map[string]func(*testing.T, *postgres.Server){
 		"A03 another takes over, and gives back":     testCutAndMended,

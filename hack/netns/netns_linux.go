@@ -35,8 +35,10 @@ const (
 	tries = 20
 )
 
-// block is where addresses are taken from: what carriers use inside, so that hardly anybody else does here.
-var block = netip.MustParsePrefix("100.64.0.0/10")
+// Block holds the addresses of both ends of every cable: what carriers use inside, so that hardly anybody else does here.
+const Block = "100.64.0.0/10"
+
+var block = netip.MustParsePrefix(Block)
 
 // A Cable joins a network namespace to this machine. Its methods may be called from several goroutines.
 type Cable struct {

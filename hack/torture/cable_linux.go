@@ -8,7 +8,7 @@ import (
 )
 
 // cableBlock holds the addresses of both ends of all cables.
-const cableBlock = "100.64.0.0/10"
+const cableBlock = netns.Block
 
 // canCut says whether cables can be laid here.
 func canCut() bool { return os.Geteuid() == 0 }

@@ -21,8 +21,8 @@ func watch(tr *Tracker, l Look, from time.Time, d time.Duration) (a Assignment, 
 }
 
 // lookOf is a look at n slots of which all are held by their own workers but these.
-func lookOf(epoch int64, n int, others map[int32]Slot) Look {
-	l := Look{Epoch: epoch, Slots: make([]Slot, n)}
+func lookOf(n int, others map[int32]Slot) Look {
+	l := Look{Epoch: 1, Slots: make([]Slot, n)}
 	for k := range l.Slots {
 		l.Slots[k].State = Own
 	}
@@ -126,7 +126,7 @@ func TestOneLiveWorkerServesAll(t *testing.T) {
 }
 
 func TestOneOrphanIsServedByOneOfAThousand(t *testing.T) {
-	tr, l := &Tracker{}, lookOf(1, 1000, map[int32]Slot{7: {}})
+	tr, l := &Tracker{}, lookOf(1000, map[int32]Slot{7: {}})
 	before, now := watch(tr, l, time.Now(), adoptAfter-time.Second)
 	if len(before) > 0 {
 		t.Errorf("adopted too early: %v", before)
@@ -142,7 +142,7 @@ func TestOneOrphanIsServedByOneOfAThousand(t *testing.T) {
 }
 
 func TestWhoDoesNotServeIsPassedOver(t *testing.T) {
-	tr, l := &Tracker{}, lookOf(1, 5, map[int32]Slot{3: {}})
+	tr, l := &Tracker{}, lookOf(5, map[int32]Slot{3: {}})
 	now, seen := time.Now(), []int32{}
 	for range 4 {
 		var a Assignment
@@ -165,7 +165,7 @@ func TestWhoDoesNotServeIsPassedOver(t *testing.T) {
 }
 
 func TestNewcomersMoveNothingAtFirst(t *testing.T) {
-	tr, l := &Tracker{}, lookOf(1, 6, map[int32]Slot{1: {}, 2: {}, 3: {}, 4: {}, 5: {}})
+	tr, l := &Tracker{}, lookOf(6, map[int32]Slot{1: {}, 2: {}, 3: {}, 4: {}, 5: {}})
 	a, now := watch(tr, l, time.Now(), adoptAfter)
 	if len(a.Of(0)) != 5 {
 		t.Fatalf("assigned %v", a)
@@ -186,7 +186,7 @@ func TestNewcomersMoveNothingAtFirst(t *testing.T) {
 }
 
 func TestAdopterIsEvidence(t *testing.T) {
-	tr, l := &Tracker{}, lookOf(1, 4, map[int32]Slot{2: {Adopted, 1}})
+	tr, l := &Tracker{}, lookOf(4, map[int32]Slot{2: {Adopted, 1}})
 	if a := tr.Look(l, adoptAfter, time.Now()); a[2] != 1 {
 		t.Errorf("a slot in the hands of an adopter is served by %v", a)
 	}
@@ -197,7 +197,7 @@ func TestAdopterIsEvidence(t *testing.T) {
 }
 
 func TestAnotherPlanStartsAnew(t *testing.T) {
-	l := lookOf(1, 3, map[int32]Slot{2: {}})
+	l := lookOf(3, map[int32]Slot{2: {}})
 	for name, change := range map[string]func(*Look){
 		"epoch": func(l *Look) { l.Epoch++ },
 		"slots": func(l *Look) { l.Slots = append(l.Slots, Slot{State: Own}) },

@@ -16,15 +16,6 @@ import (
 // takeover is how long the server may take to notice that it has lost a worker.
 const takeover = 15 * time.Second
 
-// farServer starts a server that clients behind cables can reach, with settings of its own that would leave a lost client its
-// locks for two hours.
-func farServer(t *testing.T) *postgres.Server {
-	return postgres.StartForTest(t, postgres.Options{
-		ListenAddresses: []string{"0.0.0.0"}, AllowedCIDRs: []string{"100.64.0.0/10"}, Password: "far away",
-		Settings: map[string]string{"tcp_keepalives_idle": "7200", "tcp_user_timeout": "0", "client_connection_check_interval": "0"},
-	})
-}
-
 // openFar opens a worker's session that comes over a cable.
 func openFar(t *testing.T, server *postgres.Server, cable *netns.Cable, uri string, g Group, ordinal int32) *Session {
 	t.Helper()
@@ -144,7 +135,7 @@ func together(t *testing.T, test func(t *testing.T, i int)) {
 
 func TestA03CutCable(t *testing.T) {
 	t.Parallel()
-	server := farServer(t)
+	server := netns.PostgresForTest(t)
 	together(t, func(t *testing.T, i int) {
 		if kept := loseClient(t, server, i, func(c *netns.Cable, _ *Session) error { return c.Cut(t.Context()) }); kept > takeover {
 			t.Errorf("the server kept its locks for %v", kept)
@@ -154,7 +145,7 @@ func TestA03CutCable(t *testing.T) {
 
 func TestA09KilledClient(t *testing.T) {
 	t.Parallel()
-	server := farServer(t)
+	server := netns.PostgresForTest(t)
 	together(t, func(t *testing.T, i int) {
 		// What the kernel does when a process is killed.
 		kill := func(_ *netns.Cable, s *Session) error { return s.Conn().PgConn().Conn().Close() }
