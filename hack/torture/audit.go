@@ -92,32 +92,30 @@ func wentBack(commits []commit) (n int) {
 	return n
 }
 
-// pauses are the longest times between two commits of the job, and of a slot under one plan, whatever was broken at the time. The
-// end of the job, when slots run out of rows, does not count: it is when so many rows are left to do.
+// pauses are the longest times between two commits of the job, and of a slot as long as no other plan comes between, whatever was
+// broken at the time. The end of the job, when slots run out of rows, does not count: it is when so many rows are left to do.
 func pauses(commits []commit, end int) (job, slot time.Duration) {
-	type place struct {
-		epoch int64
-		slot  int32
-	}
 	left := 0
 	for _, c := range commits {
 		left += c.rows
 	}
-	var last time.Time
-	lasts := map[place]time.Time{}
+	var last commit
+	bySlot := map[int32]time.Time{}
 	for _, c := range commits {
 		if left < end {
 			break
 		}
 		left -= c.rows
-		p := place{c.epoch, c.slot}
-		if !last.IsZero() {
-			job = max(job, c.at.Sub(last))
+		if c.epoch != last.epoch || c.slots != last.slots {
+			clear(bySlot)
 		}
-		if before, ok := lasts[p]; ok {
+		if !last.at.IsZero() {
+			job = max(job, c.at.Sub(last.at))
+		}
+		if before, ok := bySlot[c.slot]; ok {
 			slot = max(slot, c.at.Sub(before))
 		}
-		last, lasts[p] = c.at, c.at
+		last, bySlot[c.slot] = c, c.at
 	}
 	return job, slot
 }
