@@ -28,7 +28,7 @@ const (
 	Comeback    Kind = "comeback"     // all workers are killed; one comes back with an old plan and no API server; Hold: how long it is alone
 	LosePlan    Kind = "lose-plan"    // the plan's ConfigMap is deleted, and made anew
 	RestorePlan Kind = "restore-plan" // the plan's ConfigMap is an old one again, and the operator has forgotten the newer
-	Recreate    Kind = "recreate"      // the job is deleted and made again, for the same consumer group
+	Recreate    Kind = "recreate"     // the job is deleted and made again, for the same consumer group
 	LockRows    Kind = "lock-rows"    // a transaction keeps rows locked
 	LockTable   Kind = "lock-table"   // a transaction keeps a SHARE lock on the table
 	Deadlock    Kind = "deadlock"     // transactions that take what a batch takes, the other way round
