@@ -130,6 +130,39 @@ func TestTheSecondWait(t *testing.T) {
 	b.want("SELECT string_agg(id::text, ' ' ORDER BY id) FROM t WHERE times = 1", "1 2 3")
 }
 
+// TestAPartitionThatIsAttachedMeanwhile is one that only the second look can know of.
+func TestAPartitionThatIsAttachedMeanwhile(t *testing.T) {
+	b := newBench(t, "bigint")
+	b.exec(`DROP TABLE t; CREATE TABLE t (id bigint PRIMARY KEY, times int NOT NULL DEFAULT 0) PARTITION BY RANGE (id);
+		CREATE TABLE low PARTITION OF t FOR VALUES FROM (MINVALUE) TO (100); CREATE TABLE high PARTITION OF t FOR VALUES FROM (200) TO (MAXVALUE);
+		CREATE TABLE middle (id bigint PRIMARY KEY, times int NOT NULL DEFAULT 0)`)
+	b.table = b.checked("t")
+	first := b.writer("INSERT INTO low VALUES (1)")
+	p := plan(1, 2)
+	b.enter(b.conn, p)
+	h := NewHorizon(p, b.table)
+	b.waits(b.conn, h, pid(first))
+	b.exec("ALTER TABLE t ATTACH PARTITION middle FOR VALUES FROM (100) TO (200)")
+	second := b.writer("INSERT INTO middle VALUES (150)")
+	b.exec("INSERT INTO t VALUES (250)")
+	exec(t, first, "COMMIT")
+	b.waits(b.conn, h, pid(second))
+	exec(t, second, "COMMIT")
+	b.found(b.conn, h, "250")
+	b.work(p)
+	b.wantAllOnce()
+}
+
+func TestTheOwnSessionIsNotWaitedFor(t *testing.T) {
+	b := newBench(t, "bigint")
+	own := b.writer("INSERT INTO t VALUES (1)")
+	for conn, want := range map[*pgx.Conn]int{own: 0, b.conn: 1} {
+		if found, err := readWriters(t.Context(), conn, b.table); err != nil || len(found) != want {
+			t.Errorf("%v %v", found, err)
+		}
+	}
+}
+
 // TestThoseWhoDoNotWriteAreNotWaitedFor: a horizon must not wait for a report or an index build that takes hours.
 func TestThoseWhoDoNotWriteAreNotWaitedFor(t *testing.T) {
 	b := newBench(t, "bigint")
@@ -154,7 +187,7 @@ func TestPreparedTransactions(t *testing.T) {
 	server := postgres.StartForTest(t, postgres.Options{})
 	for _, restart := range []postgres.Mode{"", postgres.Fast, postgres.Immediate} {
 		t.Run("restart "+string(restart), func(t *testing.T) {
-			b := benchOn(t, server, "bigint")
+			b := benchAt(t, server.NewDB(t), "bigint")
 			app := b.writer("INSERT INTO t VALUES (5)")
 			b.exec("INSERT INTO t VALUES (7)")
 			p := plan(1, 1)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,18 +30,34 @@ type bench struct {
 	table shard.Table
 }
 
-// newBench makes table t with a key of the given type, and the schema of the cursors.
-func newBench(t testing.TB, keyType string) *bench {
-	t.Helper()
-	return benchOn(t, postgres.ForTest(t), keyType)
+// shared is the one database of all tests that need none of their own, since to make one takes longer than most tests.
+var shared struct {
+	once sync.Once
+	uri  string
+	err  error
 }
 
-func benchOn(t testing.TB, server *postgres.Server, keyType string) *bench {
+// newBench makes table t with a key of the given type, and the schema of the cursors, where nothing else is.
+func newBench(t testing.TB, keyType string) *bench {
 	t.Helper()
-	b := &bench{TB: t, uri: server.NewDB(t)}
+	server := postgres.ForTest(t)
+	shared.once.Do(func() {
+		shared.uri, shared.err = server.URI("shared"), server.CreateDatabase(t.Context(), "shared")
+	})
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return benchAt(t, shared.uri, keyType)
+}
+
+func benchAt(t testing.TB, uri, keyType string) *bench {
+	t.Helper()
+	b := &bench{TB: t, uri: uri}
 	b.conn = b.connect()
+	b.exec("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
 	b.exec(fmt.Sprintf("CREATE TABLE t (id %s PRIMARY KEY, times int NOT NULL DEFAULT 0, kind text NOT NULL DEFAULT 'photo')", keyType))
 	b.prepare()
+	b.exec("TRUNCATE " + tables)
 	b.table = b.checked("t")
 	return b
 }
