@@ -110,7 +110,7 @@ func TestD13ProgressSurvivesTheJob(t *testing.T) {
 	first, _ := second.report()
 
 	third := again()
-	if r := third.complete(); r.CompleteTime.Time.After(first.CompleteTime.Time) {
+	if r := third.complete(); r.CompleteTime.After(first.CompleteTime.Time) {
 		t.Errorf("complete since %s, want since %s", r.CompleteTime, first.CompleteTime)
 	}
 }

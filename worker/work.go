@@ -44,11 +44,11 @@ func (s *shift) begin(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim
 		if s.repartitioned(plan) {
 			return nil
 		}
-		return s.waitUnheld(ctx, plan, claim, changed, nil)
+		return s.waitUnheld(ctx, plan, changed, nil)
 	case err != nil:
 		return s.outage(ctx, err)
 	case problem != nil:
-		return s.waitUnheld(ctx, plan, claim, changed, problem)
+		return s.waitUnheld(ctx, plan, changed, problem)
 	}
 	return s.work(ctx, plan, claim, runner)
 }
@@ -100,7 +100,7 @@ func (s *shift) outage(ctx context.Context, err error) error {
 }
 
 // waitUnheld waits without the slot, which others may be able to work.
-func (s *shift) waitUnheld(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim, changed <-chan struct{}, problem *v1alpha1.Problem) error {
+func (s *shift) waitUnheld(ctx context.Context, plan v1alpha1.Plan, changed <-chan struct{}, problem *v1alpha1.Problem) error {
 	leave, cancel := bounded(ctx, callTimeout)
 	defer cancel()
 	if err := s.session.Leave(leave); err != nil {

@@ -88,7 +88,7 @@ func TestD04LateCommit(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t, "bigint")
 			b.exec("DROP TABLE t; " + c.table)
-			b.table = b.checked("t")
+			b.table = b.checked()
 			late := b.writer(c.late...)
 			blocked := strings.Contains(c.late[0], "LOCK")
 			if !blocked {
@@ -136,7 +136,7 @@ func TestAPartitionThatIsAttachedMeanwhile(t *testing.T) {
 	b.exec(`DROP TABLE t; CREATE TABLE t (id bigint PRIMARY KEY, times int NOT NULL DEFAULT 0) PARTITION BY RANGE (id);
 		CREATE TABLE low PARTITION OF t FOR VALUES FROM (MINVALUE) TO (100); CREATE TABLE high PARTITION OF t FOR VALUES FROM (200) TO (MAXVALUE);
 		CREATE TABLE middle (id bigint PRIMARY KEY, times int NOT NULL DEFAULT 0)`)
-	b.table = b.checked("t")
+	b.table = b.checked()
 	first := b.writer("INSERT INTO low VALUES (1)")
 	p := plan(1, 2)
 	b.enter(b.conn, p)
@@ -221,7 +221,7 @@ func TestWhatASequenceSaysIsNoHorizon(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, "bigint")
 			b.exec("DROP TABLE t; CREATE TABLE t (id bigserial PRIMARY KEY, times int NOT NULL DEFAULT 0); " + setup)
-			b.table = b.checked("t")
+			b.table = b.checked()
 			p := plan(1, 3)
 			b.enter(b.conn, p)
 			b.found(b.conn, NewHorizon(p, b.table), b.text("SELECT max(id)::text FROM t"))

@@ -104,7 +104,7 @@ func (s scope) differs(group string, now scope) *v1alpha1.Problem {
 		return changed("table", s.table, now.table)
 	case s.key != now.key:
 		return changed("table.key", fmt.Sprintf("%q", s.key), fmt.Sprintf("%q", now.key))
-	case s.keyType != now.keyType && !(integer(s.keyType) && integer(now.keyType)):
+	case s.keyType != now.keyType && (!integer(s.keyType) || !integer(now.keyType)):
 		return changed("a key of type", s.keyType, now.keyType)
 	case s.where != now.where:
 		return changed("table.where", orNone(s.where), orNone(now.where))

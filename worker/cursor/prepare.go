@@ -141,7 +141,7 @@ func (p presence) mayMake(conn *pgx.Conn) *v1alpha1.Problem {
 	case !schema && !p.mayMakeSchema:
 		return lacks("user %q may not make the schema in which progress is kept, since table.pending is not set: CREATE SCHEMA shardedjob AUTHORIZATION %s; or GRANT CREATE ON DATABASE %s TO %s",
 			user, role, pgx.Identifier{p.database}.Sanitize(), role)
-	case schema && !(p.mayUse && p.mayMakeTables):
+	case schema && (!p.mayUse || !p.mayMakeTables):
 		return lacks("user %q may not make the tables in schema shardedjob: GRANT USAGE, CREATE ON SCHEMA shardedjob TO %s; or make them as in the README and GRANT %s ON %s TO %s",
 			user, role, privileges, tables, role)
 	}

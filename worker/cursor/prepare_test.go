@@ -64,7 +64,7 @@ func TestPrivileges(t *testing.T) {
 			database := postgres.DatabaseName(b.uri)
 			b.exec(strings.ReplaceAll(c.setup, "%s", database))
 			b.exec("CREATE TABLE t (id int PRIMARY KEY, times int NOT NULL DEFAULT 0, kind text); INSERT INTO t SELECT generate_series(1, 9); GRANT SELECT, UPDATE ON t TO PUBLIC; REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-			b.table = b.checked("t")
+			b.table = b.checked()
 			b.conn = postgres.Connect(t, strings.Replace(b.uri, "postgres@", strings.ReplaceAll(c.role, " ", "%20")+"@", 1))
 			for range 2 {
 				problem, err := Prepare(t.Context(), b.conn)
@@ -113,7 +113,7 @@ func TestParagraphsAreObjects(t *testing.T) {
 		t.Fatalf("%d paragraphs", len(paragraphs))
 	}
 	for i, object := range objects {
-		if !strings.Contains(strings.SplitN(paragraphs[i], "\n", 2)[0], fmt.Sprintf("%s", object)) {
+		if !strings.Contains(strings.SplitN(paragraphs[i], "\n", 2)[0], object) {
 			t.Errorf("paragraph %d is not about %s", i, object)
 		}
 	}

@@ -39,7 +39,7 @@ func TestProgressOfSomethingElseIsRefused(t *testing.T) {
 			if c.change != nil {
 				c.change(&b.table)
 			} else {
-				b.table = b.checked("t")
+				b.table = b.checked()
 			}
 			for _, p := range []Plan{plan(1, 2), plan(2, 3)} {
 				problem, err := Enter(t.Context(), b.conn, p, b.table)
@@ -104,7 +104,7 @@ func TestD14TruncatedInMidRun(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t, "bigint")
 			b.exec("DROP TABLE t;" + c.table)
-			b.table = b.checked("t")
+			b.table = b.checked()
 			p := plan(1, 2)
 			b.drain(b.conn, b.open(b.conn, p, 0), 50)
 			b.next(b.conn, b.open(b.conn, p, 1), 50)

@@ -50,7 +50,7 @@ func Open(ctx context.Context, conn *pgx.Conn, p Plan, t shard.Table, slot int32
 	return s, wrap(fmt.Sprintf("open slot %d", slot), err)
 }
 
-// readLayers reads the rows of table slot that fulfil a condition; $1 is the group.
+// readLayers reads the rows of table slot that meet a condition; $1 is the group.
 func readLayers(ctx context.Context, q shard.Querier, group, condition string, args ...any) ([]Layer, error) {
 	rows, err := q.Query(ctx, "SELECT epoch, slots, slot, shard_by, cursor FROM shardedjob.slot WHERE consumer_group = $1 AND "+
 		condition+" ORDER BY epoch, slots, slot", append([]any{group}, args...)...)
