@@ -1,7 +1,6 @@
 package cursor
 
 import (
-	"fmt"
 	"os"
 	"strings"
 	"sync"
