@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -27,7 +28,13 @@ var errStale = errors.New("the observation is out of date")
 // act carries out one step. What the API server refuses for good comes back as a Refusal; what was overtaken by another
 // write as errStale.
 func (r *Reconciler) act(ctx context.Context, o Observation, w world, step Step) (*Refusal, error) {
-	var err error
+	if _, ok := step.(Wait); ok {
+		return nil, nil
+	}
+	err := r.checkJob(ctx, w)
+	if err != nil {
+		return nil, err
+	}
 	switch s := step.(type) {
 	case ApplyChildren:
 		err = r.applyChildren(ctx, w)
@@ -169,6 +176,23 @@ func (r *Reconciler) applyOverLive(ctx context.Context, desired, live *appsv1.St
 		desired.UID, desired.ResourceVersion = live.UID, live.ResourceVersion
 	}
 	return r.apply(ctx, desired)
+}
+
+// checkJob makes sure, at the API server itself, that the wish is still the one that was observed. The caches of jobs and of
+// other objects lag independently: beside a plan that another operator has made for a newer wish, an older one would look
+// like the next change.
+func (r *Reconciler) checkJob(ctx context.Context, w world) error {
+	var live v1alpha1.ShardedJob
+	switch err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(w.job), &live); {
+	case apierrors.IsNotFound(err):
+		return errStale
+	case err != nil:
+		return fmt.Errorf("read the job: %w", err)
+	case live.UID != w.job.UID || live.Generation != w.job.Generation || live.DeletionTimestamp != nil ||
+		!equality.Semantic.DeepEqual(live.Annotations, w.job.Annotations):
+		return errStale
+	}
+	return nil
 }
 
 // checkPlan makes sure, at the API server itself, that the plan is still the one that was observed: pods must not be

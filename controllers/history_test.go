@@ -164,6 +164,15 @@ func checkHistory(t *rapid.T) {
 			back := rapid.IntRange(1, min(10, len(s.history))).Draw(t, "back")
 			s.operate(t, s.history[len(s.history)-back].copy(), rapid.IntRange(0, 3).Draw(t, "writes before a crash"))
 		},
+		"operate with caches that lag apart": func(t *rapid.T) {
+			past := func(what string) stored {
+				return s.history[len(s.history)-rapid.IntRange(1, min(10, len(s.history))).Draw(t, what)]
+			}
+			seen := mix(past("job"), past("plan"), past("set"), past("report"), past("pods")).copy()
+			if seen.plan != nil || s.knows(seen) {
+				s.operate(t, seen, rapid.IntRange(0, 3).Draw(t, "writes before a crash"))
+			}
+		},
 		"go on": func(t *rapid.T) {
 			for range rapid.IntRange(1, 6).Draw(t, "rounds") {
 				s.goOn(t)

@@ -104,7 +104,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	step := Next(o)
 	if _, ok := step.(Record); ok {
-		if _, err := r.report(ctx, o, &job); err != nil {
+		if _, err := r.report(ctx, o, w); err != nil {
 			return r.retry(err)
 		}
 		o.Status = *job.Status.DeepCopy()
@@ -117,7 +117,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if _, deleted := step.(DeleteJob); deleted && actErr == nil {
 		return ctrl.Result{}, nil
 	}
-	again, err := r.report(ctx, o, &job)
+	again, err := r.report(ctx, o, w)
 	if err := errors.Join(actErr, err); err != nil {
 		return r.retry(err)
 	}
@@ -146,9 +146,10 @@ func (r *Reconciler) retry(err error) (ctrl.Result, error) {
 }
 
 // report writes the status if it has changed and the last write of its kind is long enough ago; else it returns when
-// to come again. The job then holds what was written.
-func (r *Reconciler) report(ctx context.Context, o Observation, job *v1alpha1.ShardedJob) (time.Duration, error) {
-	next := NextStatus(o)
+// to come again. The job then holds what was written. A completion is final, so it takes the word of the present plan's
+// workers: those of one before may speak of progress that was dropped since.
+func (r *Reconciler) report(ctx context.Context, o Observation, w world) (time.Duration, error) {
+	job, next := w.job, NextStatus(o)
 	interval := writeInterval(job.Status, next)
 	if interval < 0 {
 		return 0, nil
@@ -157,6 +158,11 @@ func (r *Reconciler) report(ctx context.Context, o Observation, job *v1alpha1.Sh
 	if last, ok := r.written.Load(key); ok {
 		if left := last.(time.Time).Add(interval).Sub(o.Now); left > 0 {
 			return left, nil
+		}
+	}
+	if next.CompletionTime != nil && job.Status.CompletionTime == nil {
+		if err := r.checkPlan(ctx, w); err != nil {
+			return 0, err
 		}
 	}
 	before := job.DeepCopy()

@@ -53,6 +53,14 @@ func (s stored) copy() stored {
 	return s
 }
 
+// mix is a world in which each cache shows another moment.
+func mix(job, plan, set, report, pods stored) stored {
+	job.plan, job.planVersion, job.published = plan.plan, plan.planVersion, plan.published
+	job.setExists, job.setReplicas, job.setVersion = set.setExists, set.setReplicas, set.setVersion
+	job.report, job.pods = report.report, pods.pods
+	return job
+}
+
 // knows says whether in the given world the newest epoch is still known. Where it is not, the database knows it, and the
 // workers' first report tells; that is not played here.
 func (s *simulation) knows(given stored) bool {
@@ -90,7 +98,8 @@ func (s *simulation) operate(t *rapid.T, seen stored, writes int) {
 			return writes > 0
 		}
 		writes--
-		if seen.jobVersion != s.jobVersion {
+		completes := next.CompletionTime != nil && o.Status.CompletionTime == nil
+		if seen.jobVersion != s.jobVersion || completes && seen.planVersion != s.planVersion {
 			return false
 		}
 		s.status, s.jobVersion = next, s.jobVersion+1
@@ -120,7 +129,7 @@ func (s *simulation) operate(t *rapid.T, seen stored, writes int) {
 
 // act carries out a step, unless the world has moved on since it was seen.
 func (s *simulation) act(t *rapid.T, o Observation, seen stored, step Step) {
-	if seen.planVersion != s.planVersion {
+	if seen.planVersion != s.planVersion || seen.generation != s.generation || seen.forget != s.forget {
 		return
 	}
 	switch step := step.(type) {

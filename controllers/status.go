@@ -20,7 +20,8 @@ func NextStatus(o Observation) v1alpha1.ShardedJobStatus {
 	s.Replicas = int32(len(o.Pods))
 	s.ReadyReplicas = o.readyBelow(v1alpha1.MaxSlots)
 	s.Selector = labels.Set{v1alpha1.LabelJob: o.Job.Name}.String()
-	if o.Plan != nil {
+	// An epoch that was recorded is not forgotten for a plan that is older: the next one has to go above it.
+	if o.Plan != nil && (s.Partition == nil || s.Partition.Epoch <= o.Plan.Epoch) {
 		s.Partition = &v1alpha1.PartitionStatus{Epoch: o.Plan.Epoch, Slots: o.Plan.Slots, By: nextBy(o)}
 	}
 	s.CompletionTime = nextCompletionTime(o)
