@@ -48,9 +48,6 @@ type Config struct {
 	UserUnlocks bool
 	// SkipLocked picks rows with FOR UPDATE SKIP LOCKED, so that the rows guard themselves.
 	SkipLocked bool
-	// Heralds makes a worker without a slot hold its plan's epoch lock while an older plan is at work, so that those who cannot
-	// hear of a new plan see it.
-	Heralds bool
 	// Cursors says that rows do not remember that they are done: cursors in the database do.
 	Cursors bool
 	// Failures lets a batch fail, with Cursors.

@@ -34,8 +34,8 @@
 // # A plan that only those without a slot have heard of
 //
 // Whoever cannot reach the API server learns of a plan from the locks of those that work under it. If the workers of a smaller plan
-// are all cut off there is nobody to see. With [Config].Heralds a worker without a slot takes its plan's epoch lock as long as it
-// sees an older one.
+// are all cut off there is nobody to see. So a worker without a slot is a herald: it takes its plan's epoch lock as long as it sees an
+// older one.
 //
 // # Cursors
 //

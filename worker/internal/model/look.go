@@ -86,10 +86,10 @@ func (m *Model) retreat(s *State, w int, out []Next) []Next {
 }
 
 // peek is a look by a worker that has no slot in its plan, or in the one it follows, and takes no lock: the plan may be stale.
-// A herald that sees an older plan goes on like a worker with a slot, up to where it would take that.
+// If it sees an older plan it is a herald, and goes on like a worker with a slot, up to where it would take that.
 func (m *Model) peek(s *State, w int, t Mark, out []Next) []Next {
 	v := m.epochs(s, w, t)
-	if m.Heralds && v.newer == 0 && v.older != 0 {
+	if !m.wrong(NoHerald) && v.newer == 0 && v.older != 0 {
 		return m.takeEpoch(s, w, t, Entered, out)
 	}
 	n := *s

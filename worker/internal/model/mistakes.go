@@ -27,6 +27,7 @@ const (
 	SurplusSleeps                           // a worker without a slot in its plan does not look at epoch locks
 	PlainMod                                // MOD(key, n) = k, without k - n
 	EmptyIsEnd                              // takes an empty slot for the end
+	NoHerald                                // a worker without a slot in its plan does not show it to those of older ones
 
 	endOfFence
 )

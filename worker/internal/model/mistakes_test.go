@@ -46,6 +46,7 @@ var mistakes = []seeded{
 	{"slot count in the high bits of the epoch lock", CompareSlotsFirst, with(down, blind(1)), []Property{Finishes}},
 	{"not following a newer epoch", NoFollow, with(up, blind(0)), []Property{Finishes}},
 	{"a surplus worker that looks at its plan alone", SurplusSleeps, with(up, blind(1)), []Property{Finishes}},
+	{"a surplus worker that keeps its plan to itself", NoHerald, with(down, blind(0)), []Property{Finishes}},
 	{"plain MOD", PlainMod, up, []Property{Finishes}},
 	{"an empty slot taken for the end", EmptyIsEnd, up, []Property{CompleteTrue}},
 }

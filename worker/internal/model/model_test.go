@@ -40,7 +40,6 @@ func blind(w int) func(*Config)       { return func(c *Config) { c.Workers[w].Bl
 func mistake(x Mistake) func(*Config) { return func(c *Config) { c.Mistakes = x } }
 func zombies(n int) func(*Config)     { return func(c *Config) { c.Zombies = n } }
 func inserts(n int) func(*Config)     { return func(c *Config) { c.Inserts = n } }
-func heralds(c *Config)               { c.Heralds = true }
 func userUnlocks(c *Config)           { c.UserUnlocks = true }
 func skipLocked(c *Config)            { c.SkipLocked = true }
 func cursors(c *Config)               { c.Cursors = true }
@@ -77,7 +76,7 @@ var sound = []instance{
 	{"a worker that cannot reach the API server", with(up, blind(1))},
 	{"the only old worker cannot reach the API server", with(up, blind(0))},
 	{"the surplus worker cannot reach the API server", with(down, blind(1))},
-	{"the remaining worker cannot reach the API server, the other heralds", with(down, blind(0), heralds)},
+	{"the remaining worker cannot reach the API server", with(down, blind(0))},
 	{"a blind worker and one epoch with two slot counts", with(one(2, []int{-1}, 1, Plan{1, 1}, Plan{2, 1}, Plan{2, 2}), blind(1))},
 	{"the user's SQL unlocks all", robbed},
 	{"rows guard themselves", with(up, skipLocked)},

@@ -47,7 +47,6 @@ func RandomCursors(seed uint64) Config {
 		Cursors:     true,
 		Failures:    rnd.IntN(2) == 0,
 		Inserts:     rnd.IntN(maxInserts + 1),
-		Heralds:     rnd.IntN(2) == 0,
 	}
 	c.Stream = c.Inserts > 0 && rnd.IntN(2) == 0
 	id := -15
@@ -69,7 +68,7 @@ func RandomCursors(seed uint64) Config {
 		if k >= 2 && rnd.IntN(4) == 0 {
 			continue
 		}
-		blind := k != 1 && c.Heralds && rnd.IntN(4) == 0
+		blind := k != 1 && rnd.IntN(6) == 0
 		c.Workers = append(c.Workers, Seat{Ordinal: uint8(k), Blind: blind})
 		if k < 2 || rnd.IntN(4) == 0 {
 			c.Workers = append(c.Workers, Seat{Ordinal: uint8(k), Blind: blind, Adopts: true})
