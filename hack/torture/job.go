@@ -29,6 +29,9 @@ const (
 	adoptAfter   = 3
 )
 
+// largeBatch is the greatest batch.
+const largeBatch = 500
+
 // podGrace is how long a pod has from SIGTERM on, as the operator's template gives it.
 const podGrace = (handover + 10) * time.Second
 
@@ -149,7 +152,7 @@ func (j *job) createTable(ctx context.Context) error {
 
 // batchRows is a batch size of chance: rather small, so that there are many transactions to break.
 func batchRows(random *rand.Rand) int32 {
-	return []int32{1 + random.Int32N(10), 50 + random.Int32N(100), 200, 500}[random.IntN(4)]
+	return []int32{1 + random.Int32N(10), 50 + random.Int32N(100), 200, largeBatch}[random.IntN(4)]
 }
 
 // makeMounts makes the folders that pods see: all the same plan, each a Secret of its own.

@@ -108,7 +108,7 @@ func (l *lane) begin(j *job) {
 func (l *lane) leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.now = nil
+	l.now, l.state = nil, progress{}
 }
 
 // current is the job that faults are about, nil while there is none.

@@ -31,6 +31,9 @@ func (s *scene) sayProgress(ctx context.Context) {
 			l.mu.Lock()
 			p := l.state
 			l.mu.Unlock()
+			if p.job == "" {
+				continue
+			}
 			line += fmt.Sprintf("   %s: epoch %d, %d slots, %d rows done, %d left", p.job, p.epoch, p.slots, p.processed, p.left)
 		}
 		s.say("%s", line)

@@ -15,6 +15,7 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 
+	"shardedjob.dev/api/v1alpha1"
 	"shardedjob.dev/hack/cluster"
 	"shardedjob.dev/hack/postgres"
 	"shardedjob.dev/hack/torture/schedule"
@@ -223,7 +224,8 @@ func (s *scene) play(ctx context.Context, faults []schedule.Fault) error {
 	return s.checkLeftovers(ctx, nil)
 }
 
-// injectAll carries out the faults, each at its time, mends all at the end, and sees to it that no job stays paused.
+// injectAll carries out the faults, each at its time, mends all at the end, and sees to it that no job stays paused or is worked in
+// tiny batches.
 func (s *scene) injectAll(ctx context.Context, begin time.Time, faults []schedule.Fault) {
 	var group sync.WaitGroup
 	for _, f := range faults {
@@ -252,9 +254,13 @@ func (s *scene) injectAll(ctx context.Context, begin time.Time, faults []schedul
 		l.slots = max(l.slots, 1)
 		j := l.now
 		l.mu.Unlock()
-		if j != nil && j.wished() == 0 {
+		if j == nil {
+			continue
+		}
+		if j.wished() == 0 {
 			j.scale(schedule.FirstSlots)
 		}
+		j.reload(func(p *v1alpha1.Plan) { p.Batch.Rows = largeBatch })
 	}
 }
 
