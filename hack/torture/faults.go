@@ -26,12 +26,11 @@ func (s *scene) inject(ctx context.Context, f schedule.Fault) bool {
 		l.slots = f.Slots
 		l.mu.Unlock()
 	}
-	j := l.current()
+	j, through := l.current()
 	if j == nil {
 		return false
 	}
-	j.troubles.Add(1)
-	defer j.troubles.Done()
+	defer through()
 	return j.inject(ctx, f, rand.New(rand.NewPCG(f.Seed, 0)))
 }
 

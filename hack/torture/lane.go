@@ -111,14 +111,15 @@ func (l *lane) leave() {
 	l.now, l.state = nil, progress{}
 }
 
-// current is the job that faults are about, nil while there is none.
-func (l *lane) current() *job {
+// current is the job that faults are about, nil while there is none. The caller says when it is through with it.
+func (l *lane) current() (j *job, through func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.calm {
-		return nil
+	if l.calm || l.now == nil {
+		return nil, nil
 	}
-	return l.now
+	l.now.troubles.Add(1)
+	return l.now, l.now.troubles.Done
 }
 
 // awaitCompletion returns when the job is complete, or has not become so in time after the faults have stopped.
