@@ -72,7 +72,7 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.rows, "rows", 300_000, "rows of the largest table")
 	pods := flags.Int("pods", 6, "greatest number of slots of a job")
 	flags.BoolVar(&o.race, "race", false, "build the workers with the race detector")
-	flags.StringVar(&o.dir, "dir", "", "folder for logs and the schedule, which is kept; default: a temporary one, kept if the run fails")
+	flags.StringVar(&o.dir, "dir", "", "folder to make and keep for logs and the schedule; default: a temporary one, kept if the run fails")
 	flags.Func("ways", "ways to remember progress, for example pending; default: all", func(list string) error {
 		o.ways = nil
 		for name := range strings.SplitSeq(list, ",") {

@@ -77,15 +77,7 @@ func newScene(ctx context.Context, o options, out io.Writer) (s *scene, err erro
 			err = errors.Join(err, s.close(true))
 		}
 	}()
-	if s.keep {
-		s.dir, err = filepath.Abs(s.dir)
-		if err == nil {
-			err = os.MkdirAll(s.dir, 0o755)
-		}
-	} else {
-		s.dir, err = os.MkdirTemp("", "shardedjob-torture-")
-	}
-	if err != nil {
+	if s.dir, err = makeFolder(o.dir); err != nil {
 		return s, fmt.Errorf("make the folder: %w", err)
 	}
 	transcript, err := os.Create(filepath.Join(s.dir, "torture.log"))
@@ -117,6 +109,18 @@ func newScene(ctx context.Context, o options, out io.Writer) (s *scene, err erro
 		}
 	}
 	return s, nil
+}
+
+// makeFolder makes the user's folder, which must not be there yet, or a temporary one.
+func makeFolder(dir string) (string, error) {
+	if dir == "" {
+		return os.MkdirTemp("", "shardedjob-torture-")
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	return dir, os.Mkdir(dir, 0o755)
 }
 
 // build compiles the worker as its image has it.
