@@ -33,7 +33,7 @@ func (s *simulation) checkStatus(t *rapid.T, o Observation, next v1alpha1.Sharde
 	inForce := o.Plan != nil && o.Plan.Slots == o.Job.Wanted && o.Plan.Forget == o.Job.Forget && next.Repartition == nil
 	switch r := o.Report; ready.Reason {
 	case v1alpha1.ReasonRunning:
-		inForce = inForce && o.Plan.Generation == o.Job.Generation && r.Epoch == o.Plan.Epoch && r.Generation == o.Job.Generation &&
+		inForce = inForce && o.Plan.Generation == o.Job.Generation && r.Epoch == o.Plan.Epoch && r.Generation >= o.Job.Generation &&
 			r.SlotCounts.Working == o.Job.Wanted && o.readyBelow(o.Job.Wanted) == o.Job.Wanted && o.Job.Wanted > 0 && !o.Job.Forget
 	case v1alpha1.ReasonPaused:
 		inForce = inForce && o.Job.Wanted == 0 && len(o.Pods) == 0

@@ -20,6 +20,8 @@ import (
 // comes true by itself, and no pod that it needs was touched.
 func TestL11M06OutageInEveryTransition(t *testing.T) {
 	p := newPlace(t)
+	// Clients try again after pauses that grow with the outage, each for itself.
+	p.SetDefaultEventuallyTimeout(5 * time.Minute)
 	p.create("images", 3)
 	p.awaitReady("images", 3)
 	for i, transition := range []struct {
