@@ -103,7 +103,7 @@ const witnesses = 20
 // greatest are the greatest keys of the table, in scope or not, which the index has at its end.
 func greatest(ctx context.Context, conn *pgx.Conn, t shard.Table) ([]shard.Key, error) {
 	const doing = "look for the greatest keys"
-	rows, err := conn.Query(ctx, fmt.Sprintf("SELECT %s FROM %s ORDER BY %s DESC LIMIT %d", t.KeyText(column(t)), t.Quoted(), t.Order(column(t)), witnesses))
+	rows, err := conn.Query(ctx, fmt.Sprintf("SELECT %s FROM %s ORDER BY %s DESC LIMIT %d", t.KeyText(t.Column()), t.Quoted(), t.Order(t.Column()), witnesses))
 	if err != nil {
 		return nil, wrap(doing, err)
 	}

@@ -42,7 +42,7 @@ func (b *bench) work(p Plan) {
 	}
 	b.complete(b.conn, p, true)
 	b.want(fmt.Sprintf("SELECT count(*)::text FROM t, shardedjob.job WHERE times <> 1 AND %s AND %s <= %s",
-		inScope(b.table), b.table.Order("id"), b.table.KeyValue("horizon")), "0")
+		b.table.Scope(), b.table.Order("id"), b.table.KeyValue("horizon")), "0")
 }
 
 // writer opens a transaction of an application and runs statements in it.

@@ -99,7 +99,7 @@ func (s scope) differs(group string, now scope) *v1alpha1.Problem {
 	}
 	switch {
 	case s.oid != now.oid && s.table == now.table:
-		return problem(v1alpha1.ReasonTableChanged, "table %s was dropped and made again since consumer group %q made its progress: %s", now.table, group, cure)
+		return problem(v1alpha1.ReasonTableChanged, "table %s was dropped and made again, or another has got its name, since consumer group %q made its progress: %s", now.table, group, cure)
 	case s.oid != now.oid:
 		return changed("table", s.table, now.table)
 	case s.key != now.key:

@@ -37,7 +37,7 @@ func (l Layer) open(t shard.Table, args *arguments) string {
 	theirs := t
 	theirs.By = l.By
 	return fmt.Sprintf("coalesce(%s > (SELECT array_agg(%s ORDER BY sj_slot) FROM unnest(%s::text[]) WITH ORDINALITY AS sj_had(sj_cursor, sj_slot))[%s + 1], true)",
-		t.Order(column(t)), t.KeyValue("sj_cursor"), args.add(cursors), theirs.SlotOf(column(t), fmt.Sprint(l.Slots)))
+		t.Order(t.Column()), t.KeyValue("sj_cursor"), args.add(cursors), theirs.SlotOf(t.Column(), fmt.Sprint(l.Slots)))
 }
 
 // layers groups rows of table slot, which come in the order of epoch, slots, slot.

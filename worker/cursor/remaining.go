@@ -45,9 +45,9 @@ func Remaining(ctx context.Context, conn *pgx.Conn, p Plan, t shard.Table, timeo
 
 // upTo selects the rows in scope up to the horizon.
 func upTo(job *Job, t shard.Table, args *arguments) string {
-	from := fmt.Sprintf("FROM %s WHERE %s", t.Quoted(), inScope(t))
+	from := fmt.Sprintf("FROM %s WHERE %s", t.Quoted(), t.Scope())
 	if job.Horizon != nil {
-		from += fmt.Sprintf(" AND %s <= %s", t.Order(column(t)), t.KeyValue(args.key(job.Horizon)))
+		from += fmt.Sprintf(" AND %s <= %s", t.Order(t.Column()), t.KeyValue(args.key(job.Horizon)))
 	}
 	return from
 }
@@ -76,7 +76,7 @@ func guess(ctx context.Context, conn *pgx.Conn, p Plan, t shard.Table, job *Job)
 		var args arguments
 		from := upTo(job, t, &args)
 		if part.Cursor != nil {
-			from += fmt.Sprintf(" AND %s > %s", t.Order(column(t)), t.KeyValue(args.key(part.Cursor)))
+			from += fmt.Sprintf(" AND %s > %s", t.Order(t.Column()), t.KeyValue(args.key(part.Cursor)))
 		}
 		guessed, err := shard.Estimate(ctx, conn, from, args...)
 		if err != nil {

@@ -1,6 +1,7 @@
 package cursor
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -25,7 +26,7 @@ func TestProgressOfSomethingElseIsRefused(t *testing.T) {
 		{"renamed table", "ALTER TABLE t RENAME TO u; CREATE VIEW t AS SELECT * FROM u", func(t *shard.Table) { t.Name = "u" }, "", ""},
 		{"wider integer", "ALTER TABLE t ALTER id TYPE bigint", func(t *shard.Table) { t.KeyType = "bigint" }, "", ""},
 		{"other way to pick slots", "SELECT", func(t *shard.Table) { t.By = v1alpha1.ShardByHash }, "", ""},
-		{"dropped and made again", "CREATE TABLE u (LIKE t INCLUDING ALL); DROP TABLE t; ALTER TABLE u RENAME TO t", nil, v1alpha1.ReasonTableChanged, `table "public"."t" was dropped and made again`},
+		{"dropped and made again", "CREATE TABLE u (LIKE t INCLUDING ALL); DROP TABLE t; ALTER TABLE u RENAME TO t", nil, v1alpha1.ReasonTableChanged, `table "public"."t" was dropped and made again, or another has got its name`},
 		{"other table", "CREATE TABLE u (LIKE t INCLUDING ALL)", func(t *shard.Table) { t.Name, t.OID = "u", t.OID+1 }, v1alpha1.ReasonScopeChanged, `with table "public"."t", not "public"."u"`},
 		{"other key", "ALTER TABLE t ADD n int UNIQUE", func(t *shard.Table) { t.Key = "n" }, v1alpha1.ReasonScopeChanged, `with table.key "id", not "n"`},
 		{"other type", "SELECT", func(t *shard.Table) { t.KeyType = "text" }, v1alpha1.ReasonScopeChanged, "a key of type integer, not text"},
@@ -69,6 +70,37 @@ func TestANewerFormatIsRefused(t *testing.T) {
 	b.exec("UPDATE shardedjob.job SET format = 2")
 	if problem, err := Enter(t.Context(), b.conn, plan(2, 2), b.table); err != nil || problem == nil || !strings.Contains(problem.Message, "upgrade") {
 		t.Errorf("%+v %v", problem, err)
+	}
+}
+
+// TestF07TheTableGoesAwayInMidRun, and another takes its name, or none does: it is not complete.
+func TestF07TheTableGoesAwayInMidRun(t *testing.T) {
+	for _, c := range []struct {
+		name, sql string
+		reason    string
+	}{
+		{"renamed", "ALTER TABLE t RENAME TO u", ""},
+		{"dropped", "DROP TABLE t", ""},
+		{"dropped and made again", "CREATE TABLE u (LIKE t INCLUDING ALL); DROP TABLE t; ALTER TABLE u RENAME TO t", v1alpha1.ReasonTableChanged},
+		{"renamed and replaced", "CREATE TABLE u (LIKE t INCLUDING ALL); ALTER TABLE t RENAME TO v; ALTER TABLE u RENAME TO t", v1alpha1.ReasonTableChanged},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t, "integer")
+			b.exec("INSERT INTO t SELECT generate_series(1, 40)")
+			p := plan(1, 2)
+			for k := range p.Slots {
+				b.drain(b.conn, b.open(b.conn, p, k), 50)
+			}
+			b.exec(c.sql)
+			problem, err := Check(t.Context(), b.conn, p, b.table)
+			if err != nil || (problem != nil) != (c.reason != "") || problem != nil && problem.Reason != c.reason {
+				t.Errorf("check: %+v %v", problem, err)
+			}
+			at, problem, err := Complete(t.Context(), b.conn, p, b.table)
+			if at != nil || (problem != nil) != (c.reason != "") || problem == nil && !errors.Is(err, shard.ErrChanged) {
+				t.Errorf("complete: %v %+v %v", at, problem, err)
+			}
+		})
 	}
 }
 

@@ -50,13 +50,13 @@ const (
 // The horizon must be known, and the cursor not be at it.
 func (s *Slot) Next(limit int) Selection {
 	t := s.table
-	key, order := column(t), t.Order(column(t))
+	key, order := t.Column(), t.Order(t.Column())
 	var args arguments
 	within := fmt.Sprintf("%s <= %s", order, t.KeyValue(args.key(s.job.Horizon)))
 	if s.cursor != nil {
 		within += fmt.Sprintf(" AND %s > %s", order, t.KeyValue(args.key(s.cursor)))
 	}
-	mine := t.Predicate(s.plan.Slots, s.number) + " AND " + inScope(t)
+	mine := t.Predicate(s.plan.Slots, s.number) + " AND " + t.Scope()
 	passed := "true"
 	for _, layer := range s.older {
 		mine += " AND " + layer.open(t, &args)
@@ -82,7 +82,7 @@ func (s *Slot) Next(limit int) Selection {
 			SELECT CASE WHEN (SELECT count(*) FROM sj_picked) = %d THEN (SELECT sj_key FROM sj_picked OFFSET %d) ELSE %s END AS sj_key
 		)
 		SELECT ARRAY(SELECT %s FROM sj_picked), ARRAY(SELECT sj_text FROM sj_locked), (SELECT %s FROM sj_end), %s`,
-		picked, t.KeyText(key), t.Quoted(), key, inScope(t), limit, limit-1, end, t.KeyText("sj_key"), t.KeyText("sj_key"), passed)}
+		picked, t.KeyText(key), t.Quoted(), key, t.Scope(), limit, limit-1, end, t.KeyText("sj_key"), t.KeyText("sj_key"), passed)}
 }
 
 // TooSlow takes a timeout of Next as a reason to search fewer rows at a time, and says whether that is possible.
@@ -104,10 +104,10 @@ func (s *Slot) Take(keys []shard.Key) Selection {
 	t := s.table
 	var args arguments
 	rows := fmt.Sprintf("SELECT %s AS sj_text FROM %s WHERE %s = ANY (%s::%s[]) AND %s",
-		t.KeyText(column(t)), t.Quoted(), column(t), args.add(shard.Array(keys)), t.KeyType, inScope(t))
+		t.KeyText(t.Column()), t.Quoted(), t.Column(), args.add(shard.Array(keys)), t.KeyType, t.Scope())
 	return Selection{asked: keys, args: args, sql: fmt.Sprintf(`
 		WITH sj_locked AS MATERIALIZED (%s FOR NO KEY UPDATE SKIP LOCKED)
-		SELECT ARRAY(%s ORDER BY %s), ARRAY(SELECT sj_text FROM sj_locked), NULL::text, false`, rows, rows, t.Order(column(t)))}
+		SELECT ARRAY(%s ORDER BY %s), ARRAY(SELECT sj_text FROM sj_locked), NULL::text, false`, rows, rows, t.Order(t.Column()))}
 }
 
 // Queue adds the selection to a round trip in which a transaction is open, and stores what it finds when its results are

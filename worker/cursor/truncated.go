@@ -2,6 +2,7 @@ package cursor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -35,13 +36,35 @@ func readIncarnation(ctx context.Context, q shard.Querier, t shard.Table) (in in
 	return in, wrap("look at the files of "+t.Quoted(), err)
 }
 
-// Check says whether the table still holds the rows that the progress was made on: it returns a problem if it was truncated
-// since. Keys may then be used again, and rows with such keys would count as done. That a table was rewritten, by VACUUM FULL for
-// example, is no matter. The connection must not be in a transaction.
+// Check says whether the table still holds the rows that the progress was made on. It returns a problem if it was truncated
+// since: keys may then be used again, and rows with such keys would count as done. That a table was rewritten, by VACUUM FULL
+// for example, is no matter. It also returns one if the table's name leads to another table now, but not if it leads nowhere, which
+// the next batch finds out. The connection must not be in a transaction.
 func Check(ctx context.Context, conn *pgx.Conn, p Plan, t shard.Table) (*v1alpha1.Problem, error) {
+	found, err := check(ctx, conn, p, t)
+	if errors.Is(err, shard.ErrChanged) {
+		err = nil
+	}
+	return found, err
+}
+
+// check is Check, but fails with shard.ErrChanged if the name leads nowhere.
+func check(ctx context.Context, conn *pgx.Conn, p Plan, t shard.Table) (*v1alpha1.Problem, error) {
 	job, err := readJob(ctx, conn, p.Group, "")
-	if err != nil || job == nil || job.scope == nil {
+	if err != nil || job == nil || job.scope == nil || job.CompletedAt != nil {
 		return nil, err
+	}
+	var now *uint32
+	if err := conn.QueryRow(ctx, "SELECT to_regclass($1)::oid", t.Quoted()).Scan(&now); err != nil {
+		return nil, wrap("look which table is "+t.Quoted(), err)
+	}
+	if now == nil {
+		return nil, shard.ErrChanged
+	}
+	current := newScope(t)
+	current.oid = *now
+	if problem := job.scope.differs(p.Group, current); problem != nil {
+		return problem, nil
 	}
 	problem, _, err := job.check(ctx, conn, p, t)
 	return problem, err
@@ -87,19 +110,8 @@ func (j *Job) below(ctx context.Context, q shard.Querier, p Plan, t shard.Table)
 		   AND EXISTS (SELECT FROM %[3]s WHERE %[5]s
 		                  AND %[6]s NOT IN (SELECT key FROM shardedjob.row_failure WHERE consumer_group = $1))
 		   AND $2::text IS NOT NULL`,
-		value, counted, t.Quoted(), t.Order(column(t)), inScope(t), t.KeyText(column(t)),
-		column(t), t.KeyType),
+		value, counted, t.Quoted(), t.Order(t.Column()), t.Scope(), t.KeyText(t.Column()),
+		t.Column(), t.KeyType),
 		p.Group, string(*j.Horizon)).Scan(&below)
 	return below, wrap("look for rows of "+t.Quoted()+" that are not done", err)
-}
-
-// column is the key column's full name.
-func column(t shard.Table) string { return pgx.Identifier{t.Schema, t.Name, t.Key}.Sanitize() }
-
-// inScope is the SQL condition that is true of rows in scope. The line break keeps a comment from eating the parenthesis.
-func inScope(t shard.Table) string {
-	if t.Where == "" {
-		return "true"
-	}
-	return "(" + t.Where + "\n)"
 }

@@ -25,7 +25,7 @@ type Reader struct {
 
 // NewReader reads slot k of n.
 func NewReader(t Table, n, k int32) *Reader {
-	return &Reader{table: t, mine: t.Predicate(n, k) + " AND " + t.Need(), text: t.KeyText(t.column()), order: t.Order(t.column())}
+	return &Reader{table: t, mine: t.Predicate(n, k) + " AND " + t.Need(), text: t.KeyText(t.Column()), order: t.Order(t.Column())}
 }
 
 // Table is the table that is read.
@@ -72,7 +72,7 @@ func (r *Reader) within(in Range, exclude []Key) (condition string, args []any) 
 	}
 	if len(exclude) > 0 {
 		args = append(args, Array(exclude))
-		condition += fmt.Sprintf(" AND %s <> ALL ($%d::%s[])", r.table.column(), len(args), r.table.KeyType)
+		condition += fmt.Sprintf(" AND %s <> ALL ($%d::%s[])", r.table.Column(), len(args), r.table.KeyType)
 	}
 	return condition, args
 }
@@ -116,7 +116,7 @@ func (r *Reader) StillPendingSQL() string { return r.among() }
 
 func (r *Reader) among() string {
 	return fmt.Sprintf("SELECT %s FROM %s WHERE %s = ANY ($1::%s[]) AND %s ORDER BY %s",
-		r.text, r.table.Quoted(), r.table.column(), r.table.KeyType, r.mine, r.order)
+		r.text, r.table.Quoted(), r.table.Column(), r.table.KeyType, r.mine, r.order)
 }
 
 func collect(rows pgx.Rows, err error) ([]Key, error) {

@@ -52,7 +52,7 @@ func MeasureSkew(ctx context.Context, conn *pgx.Conn, t Table, n int32) (Skew, e
 			SELECT coalesce(sum(rows), 0)::bigint, count(*)::int, coalesce(max(rows), 0) FROM (
 				SELECT %s AS slot, count(*) AS rows FROM %s TABLESAMPLE SYSTEM (%g) WHERE (%s
 				) GROUP BY 1) AS slots`,
-			t.SlotOf(t.column(), fmt.Sprint(n)), t.Quoted(), samplePercent(blocks, rows, counted), where)).Scan(&s.Rows, &s.Filled, &s.Largest)
+			t.SlotOf(t.Column(), fmt.Sprint(n)), t.Quoted(), samplePercent(blocks, rows, counted), where)).Scan(&s.Rows, &s.Filled, &s.Largest)
 	})
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == "57014" {

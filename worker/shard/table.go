@@ -55,16 +55,24 @@ func (t Table) Quoted() string { return pgx.Identifier{t.Schema, t.Name}.Sanitiz
 // QuotedKey is the key column's name as SQL.
 func (t Table) QuotedKey() string { return pgx.Identifier{t.Key}.Sanitize() }
 
-// column is the key column's full name, which no name of a result's column can stand in for: a bare name in ORDER BY
+// Column is the key column's full name, which no name of a result's column can stand in for: a bare name in ORDER BY
 // would be the result's, and sort the text of the keys.
-func (t Table) column() string { return pgx.Identifier{t.Schema, t.Name, t.Key}.Sanitize() }
+func (t Table) Column() string { return pgx.Identifier{t.Schema, t.Name, t.Key}.Sanitize() }
 
-// Need is the SQL condition that is true of rows in scope that still need work. The line breaks keep a comment at the
-// end of the user's SQL from eating the parenthesis.
+// Scope is the SQL condition that is true of rows in scope. The line break keeps a comment at the end of the user's SQL from
+// eating the parenthesis.
+func (t Table) Scope() string {
+	if t.Where == "" {
+		return "true"
+	}
+	return "(" + t.Where + "\n)"
+}
+
+// Need is the SQL condition that is true of rows in scope that still need work.
 func (t Table) Need() string {
-	need := fmt.Sprintf("(%s\n)", t.Pending)
+	need := "(" + t.Pending + "\n)"
 	if t.Where != "" {
-		need = fmt.Sprintf("(%s\n) AND %s", t.Where, need)
+		need = t.Scope() + " AND " + need
 	}
 	return need
 }
