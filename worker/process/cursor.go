@@ -35,7 +35,7 @@ type CursorRunner struct {
 	horizon  *cursor.Horizon // nil once it is known
 	settings Settings
 	sql      *SQL
-	size     *Chunks // of batches
+	chunks   *Chunks // how large batches are, and parts of one that failed on its second try
 	suspects int     // the next rows, so many, hold one that failed
 	circuit  circuit
 
@@ -51,7 +51,7 @@ type CursorRunner struct {
 func NewCursorRunner(plan cursor.Plan, t shard.Table, number int32, slot *cursor.Slot, settings Settings) *CursorRunner {
 	r := &CursorRunner{plan: plan, table: t, number: number, slot: slot, settings: settings, afresh: true, now: time.Now}
 	r.sql = NewSQL(t, settings.Statement, cursor.AdvanceSQL)
-	r.size = NewChunks(settings.Rows)
+	r.chunks = NewChunks(settings.Rows)
 	if slot.Job().HorizonAt == nil {
 		r.horizon = cursor.NewHorizon(plan, t)
 	}
@@ -62,7 +62,7 @@ func NewCursorRunner(plan cursor.Plan, t shard.Table, number int32, slot *cursor
 func (r *CursorRunner) Reload(settings Settings) {
 	r.afresh = r.afresh || settings.MaxAttempts != r.settings.MaxAttempts
 	r.settings = settings
-	r.size.SetLimit(settings.Rows)
+	r.chunks.SetLimit(settings.Rows)
 }
 
 // fingerprint tells apart the settings under which a row may fail or succeed.
@@ -99,8 +99,10 @@ func (r *CursorRunner) Step(ctx context.Context, s Session) (Result, error) {
 	}
 	r.retried = false
 	switch {
-	case r.Waiting()+r.Exhausted() >= maxFailures:
+	case r.full():
 		return r.failing(now.Add(failingPause)), nil
+	case r.Waiting()+r.Exhausted() >= maxFailures:
+		return r.busy(), nil // others hold so many rows that no more can be put on record
 	case !r.slot.AtEnd():
 		return r.fresh(ctx, s)
 	}
@@ -177,7 +179,7 @@ func (r *CursorRunner) record(ctx context.Context, s Session, move cursor.Move) 
 
 // fresh works the next rows.
 func (r *CursorRunner) fresh(ctx context.Context, s Session) (Result, error) {
-	limit := r.size.Size()
+	limit := r.chunks.Size()
 	if r.suspects > 0 {
 		limit = min(limit, max(1, r.suspects/2))
 	}
@@ -203,26 +205,13 @@ func (r *CursorRunner) fresh(ctx context.Context, s Session) (Result, error) {
 	return Result{}, r.fail(ctx, s, found.Move(), found.Keys[0], 1, reason)
 }
 
-// again tries rows on record that are due: one that failed alone, locked ones together.
+// again tries rows on record that are due: one that failed alone, locked ones together, and in halves if that fails.
 func (r *CursorRunner) again(ctx context.Context, s Session) (_ Result, tried bool, _ error) {
-	if r.backlog.NextDue == nil || *r.backlog.NextDue > 0 {
-		return Result{}, false, nil
-	}
-	due, err := r.slot.Due(ctx, s.Conn(), r.size.Size())
-	if err != nil || len(due) == 0 {
-		r.backlogDue = time.Time{}
+	keys, attempts, err := r.due(ctx, s)
+	if err != nil || len(keys) == 0 {
 		return Result{}, false, err
 	}
 	r.retried = true
-	keys := make([]shard.Key, 0, len(due))
-	for _, f := range due {
-		if f.Attempts == 0 {
-			keys = append(keys, f.Key)
-		}
-	}
-	if len(keys) == 0 {
-		keys = []shard.Key{due[0].Key}
-	}
 	found, err := r.batch(ctx, s, r.slot.Take(keys))
 	if err == nil {
 		r.succeed(len(found.Keys))
@@ -233,20 +222,34 @@ func (r *CursorRunner) again(ctx context.Context, s Session) (_ Result, tried bo
 	case err != nil || result.State != Working:
 		return result, true, err
 	case !single:
-		// Each of them is as good as failed once, and is tried alone from now on.
-		move := cursor.Move{}
-		for _, key := range found.Keys {
-			move.Failed = append(move.Failed, cursor.Failure{Key: key, Attempts: 1, Reason: reason})
-		}
-		return Result{}, true, r.record(ctx, s, move)
+		r.chunks.Failed(found.Keys)
+		return Result{}, true, nil
 	}
-	attempts := int32(1)
+	return Result{}, true, r.fail(ctx, s, cursor.Move{}, found.Keys[0], attempts+1, reason)
+}
+
+// due are rows on record to be tried together, and how many attempts of each have failed.
+func (r *CursorRunner) due(ctx context.Context, s Session) (keys []shard.Key, attempts int32, _ error) {
+	if keys := r.chunks.Next(); len(keys) > 0 {
+		return keys, 0, nil
+	}
+	if r.backlog.NextDue == nil || *r.backlog.NextDue > 0 {
+		return nil, 0, nil
+	}
+	due, err := r.slot.Due(ctx, s.Conn(), r.chunks.Size())
+	if err != nil || len(due) == 0 {
+		r.backlogDue = time.Time{}
+		return nil, 0, err
+	}
 	for _, f := range due {
-		if f.Key == found.Keys[0] {
-			attempts = f.Attempts + 1
+		if f.Attempts == 0 {
+			keys = append(keys, f.Key)
 		}
 	}
-	return Result{}, true, r.fail(ctx, s, cursor.Move{}, found.Keys[0], attempts, reason)
+	if len(keys) == 0 {
+		return []shard.Key{due[0].Key}, due[0].Attempts, nil
+	}
+	return keys, 0, nil
 }
 
 // fail makes a move with a row on record as failed instead of done.
@@ -264,7 +267,7 @@ func (r *CursorRunner) fail(ctx context.Context, s Session, move cursor.Move, ke
 
 func (r *CursorRunner) succeed(n int) {
 	if n > 0 {
-		r.size.Succeeded(n)
+		r.chunks.Succeeded(n)
 		r.circuit = circuit{}
 	}
 }
@@ -285,7 +288,7 @@ func (r *CursorRunner) judge(ctx context.Context, s Session, n int, err error) (
 	case n == 0:
 		return false, "", Result{State: Failing, Until: r.now().Add(failingPause), Problem: searchProblem(err)}, nil
 	case class == database.ClassTimeout:
-		r.size.Shrink(n)
+		r.chunks.Shrink(n)
 		return n == 1, fmt.Sprintf("took longer than batch.timeoutSeconds (%d) by itself", r.settings.TimeoutSeconds), Result{}, nil
 	}
 	return n == 1, database.Describe(err), Result{}, nil
@@ -296,7 +299,7 @@ func (r *CursorRunner) rest(ctx context.Context, s Session) (Result, error) {
 	now := r.now()
 	switch b := r.backlog; {
 	case b.Locked > 0 && b.Waiting == 0:
-		return Result{State: Busy, Until: now.Add(busyPause)}, nil
+		return r.busy(), nil
 	case b.NextDue != nil:
 		return Result{State: Retrying, Until: now.Add(*b.NextDue)}, nil
 	case b.Exhausted == 0:
@@ -333,5 +336,11 @@ func (r *CursorRunner) dropGone(ctx context.Context, s Session) (dropped bool, _
 
 // failing is the result that calls for a person.
 func (r *CursorRunner) failing(until time.Time) Result {
-	return failingResult(until, r.circuit, int(r.backlog.Exhausted), r.Waiting()+r.Exhausted() >= maxFailures, r.backlog.Example)
+	return failingResult(until, r.circuit, int(r.backlog.Exhausted), r.full(), r.backlog.Example)
 }
+
+// full says whether too many rows fail by themselves for any more to be put on record.
+func (r *CursorRunner) full() bool { return r.backlog.Waiting+r.backlog.Exhausted >= maxFailures }
+
+// busy is the result that others hold rows locked.
+func (r *CursorRunner) busy() Result { return Result{State: Busy, Until: r.now().Add(busyPause)} }

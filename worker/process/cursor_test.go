@@ -270,3 +270,50 @@ func TestCursorRowsThatVanishAreCounted(t *testing.T) {
 		t.Errorf("processed and gone are %s, want 9 1", got)
 	}
 }
+
+// A cursor passes rows that somebody has locked, but no more of them than can be kept on record, and nobody is called.
+func TestCursorG06AllRowsLocked(t *testing.T) {
+	b := newBench(t, tableOf("int")+rows(1, maxFailures+3000))
+	w := b.cursorWorker(Settings{Statement: update, Rows: 1000}, 1, 1, 0)
+	unlock := b.lockAll()
+	for range 100 {
+		if result, err := w.step(); err != nil || result.State == Failing || result.Processed > 0 {
+			t.Fatalf("with every row locked: %+v %v", result, err)
+		}
+	}
+	if n := w.text("SELECT count(*)::text FROM shardedjob.row_failure WHERE attempts = 0"); n != w.text("SELECT $1::int::text", maxFailures) {
+		t.Errorf("%s rows are on record", n)
+	}
+	if w.seen[Busy] == 0 {
+		t.Errorf("states %v, want some of them busy", w.seen)
+	}
+	unlock()
+	if state := w.run(); state != Drained {
+		t.Errorf("ends in %v", state)
+	}
+	b.wantAllOnce()
+}
+
+// A bad row among those that were locked is found without an attempt being counted of the others.
+func TestCursorFindsTheBadRowAmongLockedOnes(t *testing.T) {
+	b := newBench(t, tableOf("int")+rows(1, 100)+"ALTER TABLE t ADD CONSTRAINT bad CHECK (NOT done OR id <> 57)")
+	w := b.cursorWorker(Settings{Statement: update, Rows: 100}, 1, 1, 0)
+	unlock := b.lockAll()
+	for b.text("SELECT count(*)::text FROM shardedjob.row_failure") == "0" {
+		if _, err := w.step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unlock()
+	for b.text("SELECT count(*)::text FROM shardedjob.row_failure") != "1" {
+		if _, err := w.step(); err != nil {
+			t.Fatal(err)
+		}
+		if n := b.text("SELECT count(*)::text FROM shardedjob.row_failure WHERE attempts > 0 AND key <> '57'"); n != "0" {
+			t.Fatalf("%s good rows are taken for bad", n)
+		}
+	}
+	if state := w.run(); state != Failing || w.done != 99 {
+		t.Errorf("ends in %v with %d rows", state, w.done)
+	}
+}

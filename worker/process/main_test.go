@@ -42,6 +42,21 @@ func (b *bench) exec(sql string) {
 	}
 }
 
+// lockAll locks every row, as a long transaction of an application does, until it is told to let go.
+func (b *bench) lockAll() (unlock func()) {
+	b.Helper()
+	conn := b.connect()
+	lock := func(sql string) {
+		b.Helper()
+		if _, err := conn.Exec(b.Context(), sql); err != nil {
+			b.Fatal(err)
+		}
+	}
+	lock("BEGIN")
+	lock("SELECT FROM t FOR UPDATE")
+	return func() { lock("ROLLBACK") }
+}
+
 func (b *bench) text(sql string, args ...any) string {
 	b.Helper()
 	var text string
