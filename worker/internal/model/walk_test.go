@@ -53,7 +53,7 @@ func TestWalksFindMistakes(t *testing.T) {
 		wrong  Mistake
 		breaks Property
 	}{
-		{"looking before taking", RandomConfig, LookFirst, EffectOnce},
+		{"looking before taking", RandomConfig, LookFirst, SlotsApart},
 		{"same epoch with two slot counts", RandomConfig, AcceptTwoSlotCounts, EffectOnce},
 		{"a kept conflict lock", RandomConfig, KeepClaim, Finishes},
 		{"a silent reconnect", RandomConfig, SilentReconnect | NoOwnLockCheck, EffectOnce},
