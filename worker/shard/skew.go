@@ -74,7 +74,7 @@ func samplePercent(blocks, rows, counted float64) float64 {
 	return min(100, 100*max(want, 20)/max(blocks, 1))
 }
 
-// Warning is a sentence about slots that stay empty, or one that holds more than twice its share, as far as chance does not
+// Warning is a sentence about slots that stay empty, or one that holds half as much again as its share, as far as chance does not
 // explain it; else nothing.
 func (s Skew) Warning() string {
 	if s.Slots < 2 || s.Rows == 0 {
@@ -86,7 +86,7 @@ func (s Skew) Warning() string {
 	empty := n * math.Pow(1-1/n, rows)
 	tooMany := empty + 6*math.Sqrt(empty) + 0.5
 	tooLarge := share + 6*math.Sqrt(share) + 4
-	if float64(s.Slots-s.Filled) < tooMany && (float64(s.Largest) < tooLarge || float64(s.Largest) <= 2*share) {
+	if float64(s.Slots-s.Filled) < tooMany && (float64(s.Largest) < tooLarge || float64(s.Largest) <= 1.5*share) {
 		return ""
 	}
 	keys := "keys fill"

@@ -29,6 +29,7 @@ func TestSkewIsMeasured(t *testing.T) {
 		"big, in tens":         {"10 * g", 200_000, value, 4, "", "keys fill 2 of 4 slots; the largest holds 50 %"},
 		"in tens, many slots":  {"10 * g", 200_000, value, 1000, "", "keys fill 100 of 1000 slots"},
 		"one slot too full":    {"CASE WHEN g % 2 = 0 THEN 7 * g ELSE g END", 7000, value, 7, "", "keys fill 7 of 7 slots; the largest holds 57 %"},
+		"one of two too full":  {"CASE WHEN g % 20 = 0 THEN 2 * g - 1 ELSE 2 * g END", 2000, value, 2, "", "keys fill 2 of 2 slots; the largest holds 95 %"},
 		"in a row":             {"g", 100, value, 4, "", ""},
 		"in a row, many slots": {"g", 200_000, value, 1000, "", ""},
 		"hashed, many slots":   {"g", 200_000, hash, 1000, "", ""},
