@@ -31,7 +31,7 @@ type adopter struct {
 	state  state
 	kept   memory
 
-	tracker adoption.Tracker // used by the worker's own loop alone
+	tracker *adoption.Tracker // used by the worker's own loop alone
 
 	mu       sync.Mutex
 	assigned []int32
@@ -41,7 +41,7 @@ type adopter struct {
 }
 
 func newAdopter(w *Worker) *adopter {
-	a := &adopter{worker: w, changed: make(chan struct{}), due: map[int32]time.Time{}}
+	a := &adopter{worker: w, tracker: adoption.NewTracker(w.ordinal), changed: make(chan struct{}), due: map[int32]time.Time{}}
 	a.state.beat = heartbeat.Beat{Ordinal: w.ordinal, Slot: w.ordinal, Run: w.run + "+", State: v1alpha1.SlotWaiting}
 	return a
 }

@@ -3,10 +3,10 @@
 //
 // A slot is orphaned when nobody has held it, and its own worker has not asked for it, for a while; or when it is seen in the
 // hands of an adopter. Orphans are spread evenly over the live workers, those that hold their own slots. Each worker
-// works that out for itself, with the same result from the same looks; where looks differ two workers may think that a
-// slot is theirs, or none may, and the locks put that right: only one gets the slot, and all see who. So an adopted slot
-// belongs to the worker that was last seen with it, and stays with it while it is served in turn with others. A turn should
-// last longer than the time between two looks, so that others see it.
+// works that out for itself, from nothing but which slots are orphaned and which workers are live: so all come to the same
+// result as soon as they see the same, whatever each has seen before. Until then two workers may think that a slot is theirs,
+// or none may; only one gets its lock. A worker serves its slots in turn. A turn should last longer than the time between two
+// looks, so that others see who serves at all.
 package adoption
 
 import (
@@ -38,8 +38,9 @@ func (a Assignment) Of(ordinal int32) (slots []int32) {
 	return slots
 }
 
-// A Tracker remembers what has been seen of a plan's slots. The zero value has seen nothing. One goroutine uses it.
+// A Tracker remembers what one worker has seen of a plan's slots. One goroutine uses it.
 type Tracker struct {
+	self    int32
 	epoch   int64
 	slots   []slot
 	workers map[int32]*worker
@@ -47,11 +48,13 @@ type Tracker struct {
 	again   time.Time // when the next may be
 }
 
+// NewTracker is the tracker of the worker with this ordinal, which has seen nothing.
+func NewTracker(ordinal int32) *Tracker { return &Tracker{self: ordinal} }
+
 // slot is what is remembered of a slot.
 type slot struct {
-	free   time.Time // since then free, and with this server; zero if the last look saw somebody with it
+	free   time.Time // since then nobody has been seen with it; zero if the last look saw somebody
 	orphan bool
-	server int32 // who serves it, or nobody
 }
 
 // worker is what is remembered of a live worker.
@@ -67,24 +70,17 @@ type worker struct {
 //
 // A worker is given slots once it has been live for adoptAfter: by then it knows the orphans too, and one that crashes soon
 // after each start moves nobody's slots. One that holds none of its slots for adoptAfter, because it gets no connection for
-// example, is passed over in favor of the others. Nobody serves two slots more than another, but for what moves just then.
+// example, is passed over in favor of the others. Nobody serves two slots more than another.
 func (t *Tracker) Look(look Look, adoptAfter time.Duration, now time.Time) Assignment {
 	if t.workers == nil || t.epoch != look.Epoch || len(t.slots) != len(look.Slots) {
-		*t = Tracker{epoch: look.Epoch, slots: make([]slot, len(look.Slots)), workers: map[int32]*worker{}, trial: nobody}
-		for k := range t.slots {
-			t.slots[k].server = nobody
-		}
+		*t = Tracker{self: t.self, epoch: look.Epoch, slots: make([]slot, len(look.Slots)), workers: map[int32]*worker{}, trial: nobody}
 	}
 	t.seeSlots(look, adoptAfter, now)
 	t.seeWorkers(look, now)
 	t.passOver(adoptAfter, now)
-	candidates := t.candidates(adoptAfter, now)
-	if len(candidates) > 0 {
-		t.spread(candidates, now)
-		t.relieve(candidates, adoptAfter, now)
-		t.level(candidates, now)
-	}
-	return t.assigned(now)
+	all := t.assign(look, t.candidates(adoptAfter, now))
+	t.expect(all, now)
+	return all
 }
 
 // seeSlots notes who has which slot.
@@ -98,12 +94,9 @@ func (t *Tracker) seeSlots(look Look, adoptAfter time.Duration, now time.Time) {
 			}
 			s.orphan = s.orphan || now.Sub(s.free) >= adoptAfter
 		case Adopted:
-			*s = slot{orphan: true, server: seen.By}
+			*s = slot{orphan: true}
 		default:
-			*s = slot{server: nobody}
-		}
-		if s.server != nobody && !look.live(s.server) {
-			s.server = nobody
+			*s = slot{}
 		}
 	}
 }
@@ -129,19 +122,15 @@ func (t *Tracker) seeWorkers(look Look, now time.Time) {
 	}
 }
 
-// passOver takes their slots from workers that do not serve any of them.
+// passOver takes their slots from workers that do not serve any of them. Nobody passes over itself: whoever could not serve and
+// now can shows it to the others by serving.
 func (t *Tracker) passOver(adoptAfter time.Duration, now time.Time) {
 	for ordinal, w := range t.workers {
-		if w.due.IsZero() || now.Sub(w.due) < adoptAfter || w.unseen < missingLooks {
+		if ordinal == t.self || w.due.IsZero() || now.Sub(w.due) < adoptAfter || w.unseen < missingLooks {
 			continue
 		}
 		w.due, w.missed = time.Time{}, true
 		t.again = now.Add(pardon * adoptAfter)
-		for k := range t.slots {
-			if s := &t.slots[k]; s.server == ordinal {
-				s.server = nobody
-			}
-		}
 	}
 }
 
@@ -166,91 +155,66 @@ func (t *Tracker) candidates(adoptAfter time.Duration, now time.Time) []int32 {
 	return able
 }
 
-// spread gives each orphan that nobody serves to whoever serves the fewest.
-func (t *Tracker) spread(candidates []int32, now time.Time) {
-	loads := t.loads()
-	for k := range t.slots {
-		if s := &t.slots[k]; s.orphan && s.server == nobody {
-			s.server, s.free = fewest(candidates, loads), now
-			loads[s.server]++
-		}
-	}
-}
-
-// relieve gives a slot that its server has not taken, though it serves others, to the next worker. Two workers that have not
-// seen the same can each think that a slot is the other's; in this way one comes to take it, which both see.
-func (t *Tracker) relieve(candidates []int32, adoptAfter time.Duration, now time.Time) {
-	loads := t.loads()
-	for k := range t.slots {
-		s := &t.slots[k]
-		if s.server == nobody || s.free.IsZero() || now.Sub(s.free) < time.Duration(1+loads[s.server])*adoptAfter {
-			continue
-		}
-		next := slices.IndexFunc(candidates, func(ordinal int32) bool { return ordinal > s.server })
-		s.server, s.free = candidates[max(next, 0)], now
-	}
-}
-
-// level moves slots from whoever serves the most to whoever serves the fewest, until they differ by one at most.
-func (t *Tracker) level(candidates []int32, now time.Time) {
-	for loads := t.loads(); ; {
-		from, to := most(candidates, loads), fewest(candidates, loads)
-		if loads[from]-loads[to] <= 1 {
-			return
-		}
-		s := t.spare(from)
-		s.server, s.free = to, now
-		loads[from]--
-		loads[to]++
-	}
-}
-
-// spare is the slot that has waited longest for its turn with a worker that serves two or more. One that is held waits least.
-func (t *Tracker) spare(ordinal int32) (spare *slot) {
-	for k := range t.slots {
-		s := &t.slots[k]
-		if s.server == ordinal && (spare == nil || !s.free.IsZero() && (spare.free.IsZero() || s.free.Before(spare.free))) {
-			spare = s
-		}
-	}
-	return spare
-}
-
-// loads counts the slots that each worker serves.
-func (t *Tracker) loads() map[int32]int {
-	loads := map[int32]int{}
-	for _, s := range t.slots {
-		if s.server != nobody {
-			loads[s.server]++
-		}
-	}
-	return loads
-}
-
-func fewest(of []int32, loads map[int32]int) int32 {
-	return slices.MinFunc(of, func(a, b int32) int { return loads[a] - loads[b] })
-}
-
-func most(of []int32, loads map[int32]int) int32 {
-	return slices.MaxFunc(of, func(a, b int32) int { return loads[a] - loads[b] })
-}
-
-// assigned is the result, and notes from when on each worker should be seen with one of its slots.
-func (t *Tracker) assigned(now time.Time) Assignment {
-	all := Assignment{}
+// assign says who serves each orphan. While there is no candidate, slots stay with the live workers that have them.
+func (t *Tracker) assign(look Look, candidates []int32) Assignment {
+	var orphans []int32
+	held := Assignment{}
 	for k, s := range t.slots {
-		if s.server != nobody {
-			all[int32(k)] = s.server
+		if s.orphan {
+			orphans = append(orphans, int32(k))
+		}
+		if seen := look.Slots[k]; seen.State == Adopted && look.live(seen.By) {
+			held[int32(k)] = seen.By
 		}
 	}
-	loads := t.loads()
+	if len(candidates) == 0 {
+		return held
+	}
+	return spread(orphans, candidates)
+}
+
+// spread gives each orphan to one of the candidates, to none of them two more than to another. It goes by rendezvous hashing
+// (Thaler and Ravishankar, 1998) among those that may still have one more, so that few slots move when a worker or an orphan
+// comes or goes.
+func spread(orphans, candidates []int32) Assignment {
+	all, loads := Assignment{}, make([]int, len(candidates))
+	share, more := len(orphans)/len(candidates), len(orphans)%len(candidates)
+	for _, slot := range orphans {
+		best, weight := 0, uint64(0)
+		for i, ordinal := range candidates {
+			room := loads[i] < share || loads[i] == share && more > 0
+			if w := mix(uint64(slot)<<32 | uint64(ordinal)); room && w >= weight {
+				best, weight = i, w
+			}
+		}
+		if loads[best]++; loads[best] > share {
+			more--
+		}
+		all[slot] = candidates[best]
+	}
+	return all
+}
+
+// mix is the finalizer of splitmix64 (Steele, Lea and Flood, 2014).
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// expect notes from when on each worker should be seen with one of its slots.
+func (t *Tracker) expect(all Assignment, now time.Time) {
+	serves := map[int32]bool{}
+	for _, ordinal := range all {
+		serves[ordinal] = true
+	}
 	for ordinal, w := range t.workers {
 		switch {
-		case loads[ordinal] == 0:
+		case !serves[ordinal]:
 			w.due = time.Time{}
 		case w.due.IsZero():
 			w.due, w.unseen = now, 0
 		}
 	}
-	return all
 }

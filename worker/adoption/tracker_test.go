@@ -92,7 +92,7 @@ func checkAll(t rapid.TB, l Look, a Assignment) {
 func TestOrphansAreSpreadEvenlyWhateverWasSeenBefore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 20).Draw(t, "n")
-		one, two, now := &Tracker{}, &Tracker{}, time.Now()
+		one, two, now := NewTracker(nobody), NewTracker(nobody), time.Now()
 		for range rapid.IntRange(0, 30).Draw(t, "looks") {
 			l := drawLook(t, n, rapid.Int64Range(1, 2).Draw(t, "epoch"))
 			if !maps.Equal(one.Look(l, adoptAfter, now), two.Look(l, adoptAfter, now)) {
@@ -102,7 +102,7 @@ func TestOrphansAreSpreadEvenlyWhateverWasSeenBefore(t *testing.T) {
 		}
 		stable := drawStable(t, n, 2)
 		// Nobody is seen to serve, so that each in turn is passed over: it is even at the start, before anyone is.
-		fresh := &Tracker{}
+		fresh := NewTracker(nobody)
 		a, _ := watch(fresh, stable, now, adoptAfter)
 		checkAll(t, stable, a)
 		for range 60 { // and, after whatever was seen before, everything always has somebody
@@ -119,14 +119,14 @@ func TestOrphansAreSpreadEvenlyWhateverWasSeenBefore(t *testing.T) {
 func TestOneLiveWorkerServesAll(t *testing.T) {
 	l := Look{Epoch: 1, Slots: make([]Slot, 10)}
 	l.Slots[4].State = Own
-	a, _ := watch(&Tracker{}, l, time.Now(), adoptAfter)
+	a, _ := watch(NewTracker(nobody), l, time.Now(), adoptAfter)
 	if got := a.Of(4); len(got) != 9 {
 		t.Errorf("it serves %v", got)
 	}
 }
 
 func TestOneOrphanIsServedByOneOfAThousand(t *testing.T) {
-	tr, l := &Tracker{}, lookOf(1000, map[int32]Slot{7: {}})
+	tr, l := NewTracker(nobody), lookOf(1000, map[int32]Slot{7: {}})
 	before, now := watch(tr, l, time.Now(), adoptAfter-time.Second)
 	if len(before) > 0 {
 		t.Errorf("adopted too early: %v", before)
@@ -142,30 +142,34 @@ func TestOneOrphanIsServedByOneOfAThousand(t *testing.T) {
 }
 
 func TestWhoDoesNotServeIsPassedOver(t *testing.T) {
-	tr, l := &Tracker{}, lookOf(5, map[int32]Slot{3: {}})
+	tr, l := NewTracker(nobody), lookOf(5, map[int32]Slot{3: {}})
 	now, seen := time.Now(), []int32{}
 	for range 4 {
 		var a Assignment
 		a, now = watch(tr, l, now, adoptAfter)
 		seen = append(seen, a[3])
 	}
-	if want := []int32{0, 1, 2, 4}; !slices.Equal(seen, want) {
-		t.Errorf("slot 3 went to %v, want %v", seen, want)
+	if each := slices.Sorted(slices.Values(seen)); !slices.Equal(each, []int32{0, 1, 2, 4}) {
+		t.Errorf("slot 3 went to %v, want each of the workers once", seen)
 	}
-	// Worker 4 serves it at last, and keeps it, also when it holds it only now and then.
+	// The last serves it, and keeps it, also when it holds it only now and then; the others are tried again, but seldom.
+	others := 0
 	for range 100 {
-		l.Slots[3] = Slot{Adopted, 4}
+		l.Slots[3] = Slot{Adopted, seen[3]}
 		_, now = watch(tr, l, now, 2*time.Second)
 		l.Slots[3] = Slot{}
 		var a Assignment
-		if a, now = watch(tr, l, now, adoptAfter-2*time.Second); a[3] != 4 {
-			t.Fatalf("slot 3 went to %d", a[3])
+		if a, now = watch(tr, l, now, adoptAfter-2*time.Second); a[3] != seen[3] {
+			others++
 		}
+	}
+	if others > 2*100/pardon {
+		t.Errorf("slot 3 went to others %d times", others)
 	}
 }
 
 func TestNewcomersMoveNothingAtFirst(t *testing.T) {
-	tr, l := &Tracker{}, lookOf(6, map[int32]Slot{1: {}, 2: {}, 3: {}, 4: {}, 5: {}})
+	tr, l := NewTracker(nobody), lookOf(6, map[int32]Slot{1: {}, 2: {}, 3: {}, 4: {}, 5: {}})
 	a, now := watch(tr, l, time.Now(), adoptAfter)
 	if len(a.Of(0)) != 5 {
 		t.Fatalf("assigned %v", a)
@@ -186,7 +190,7 @@ func TestNewcomersMoveNothingAtFirst(t *testing.T) {
 }
 
 func TestAdopterIsEvidence(t *testing.T) {
-	tr, l := &Tracker{}, lookOf(4, map[int32]Slot{2: {Adopted, 1}})
+	tr, l := NewTracker(nobody), lookOf(4, map[int32]Slot{2: {Adopted, 1}})
 	if a := tr.Look(l, adoptAfter, time.Now()); a[2] != 1 {
 		t.Errorf("a slot in the hands of an adopter is served by %v", a)
 	}
@@ -202,7 +206,7 @@ func TestAnotherPlanStartsAnew(t *testing.T) {
 		"epoch": func(l *Look) { l.Epoch++ },
 		"slots": func(l *Look) { l.Slots = append(l.Slots, Slot{State: Own}) },
 	} {
-		tr := &Tracker{}
+		tr := NewTracker(nobody)
 		a, now := watch(tr, l, time.Now(), adoptAfter)
 		if len(a) != 1 {
 			t.Fatalf("assigned %v", a)
