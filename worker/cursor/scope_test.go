@@ -112,6 +112,7 @@ func TestD14TruncatedInMidRun(t *testing.T) {
 		CREATE TABLE low PARTITION OF t FOR VALUES FROM (MINVALUE) TO (100); CREATE TABLE high PARTITION OF t FOR VALUES FROM (100) TO (MAXVALUE);`
 	const byHand = "CREATE TABLE t (id bigint PRIMARY KEY, times int NOT NULL DEFAULT 0, kind text NOT NULL DEFAULT 'photo'); INSERT INTO t SELECT generate_series(1, 200);"
 	const byName = "CREATE TABLE t (id text PRIMARY KEY, times int NOT NULL DEFAULT 0, kind text NOT NULL DEFAULT 'photo'); INSERT INTO t SELECT 'b' || g FROM generate_series(1, 200) g;"
+	const numbered = "CREATE TABLE t (id text PRIMARY KEY, times int NOT NULL DEFAULT 0, kind text NOT NULL DEFAULT 'photo'); CREATE SEQUENCE numbers OWNED BY t.id; ALTER TABLE t ALTER id SET DEFAULT 'b' || nextval('numbers');"
 	for _, c := range []struct {
 		name, table, sql string
 		truncated        bool
@@ -123,6 +124,8 @@ func TestD14TruncatedInMidRun(t *testing.T) {
 		{"truncate, keys by hand", byHand, "TRUNCATE t; INSERT INTO t SELECT generate_series(1, 20)", true},
 		{"truncate, text keys", byName, "TRUNCATE t; INSERT INTO t SELECT 'a' || g FROM generate_series(1, 20) g", true},
 		{"vacuum full after rows at the end were deleted, text keys", byName, "DELETE FROM t WHERE id > 'b95'; VACUUM FULL t", false},
+		{"vacuum full, text keys with a number of a sequence", numbered + fill, "VACUUM FULL t", false},
+		{"truncate restart, text keys with a number of a sequence", numbered + fill, "TRUNCATE t RESTART IDENTITY; INSERT INTO t SELECT FROM generate_series(1, 20)", true},
 		{"truncate, sequence goes on", identity + fill, "TRUNCATE t; INSERT INTO t SELECT FROM generate_series(1, 20)", false},
 		{"vacuum full", identity + fill, "VACUUM FULL t", false},
 		{"vacuum full after rows at the end were deleted", identity + fill, "DELETE FROM t WHERE id > 190; VACUUM FULL t", false},

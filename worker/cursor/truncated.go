@@ -95,7 +95,7 @@ func (j *Job) below(ctx context.Context, q shard.Querier, p Plan, t shard.Table)
 		return false, nil
 	}
 	counted := "false"
-	if j.sequence != nil {
+	if j.sequence != nil && (integer(t.KeyType) || t.KeyType == "numeric") {
 		counted = fmt.Sprintf("%d >= %s", *j.sequence, t.KeyValue("$2"))
 	}
 	value := t.KeyValue("cursor")
