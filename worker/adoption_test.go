@@ -110,3 +110,14 @@ func TestAdopterIsKilled(t *testing.T) {
 	j.reload(func(p *v1alpha1.Plan) { p.Batch.Rows = 1000 })
 	j.complete()
 }
+
+// What an adopter has learned of a slot lasts for longer than a turn: batches that take too long would else be tried as
+// they are, turn by turn, for ever.
+func TestAdoptersLearnFromTurnToTurn(t *testing.T) {
+	t.Parallel()
+	j := withoutPending(adoptedJob(t, 200, "UPDATE t SET done = true FROM (SELECT pg_sleep(0.05 * cardinality($1))) s WHERE id = ANY($1)"))
+	j.plan.Batch.TimeoutSeconds = 1
+	j.publish(4)
+	j.start(0)
+	j.complete()
+}

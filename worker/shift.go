@@ -174,7 +174,7 @@ func (s *shift) conflictOID() uint32 {
 	return s.table.OID
 }
 
-// kept is what is remembered of failed rows.
+// kept is what is remembered of slots.
 func (s *shift) kept() *memory {
 	if s.adopts() {
 		return &s.adopter.kept

@@ -34,7 +34,7 @@ func (s *shift) begin(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim
 		return s.forget(ctx, plan, claim, changed)
 	}
 	if s.table.remembers() {
-		return s.work(ctx, plan, claim, s.kept().runner(s.table.Table, plan, claim.Slot))
+		return s.work(ctx, plan, claim, s.kept().pendingRunner(s.table.Table, plan, claim.Slot))
 	}
 	runner, problem, err := s.resume(ctx, plan, claim.Slot)
 	var stale *cursor.StaleError
@@ -71,7 +71,7 @@ func (s *shift) resume(ctx context.Context, plan v1alpha1.Plan, slot int32) (run
 	if err != nil {
 		return nil, nil, err
 	}
-	return process.NewCursorRunner(p, s.table.Table, slot, opened, process.NewSettings(plan)), nil, nil
+	return s.kept().cursorRunner(s.table.Table, plan, slot, opened), nil, nil
 }
 
 // forget drops what the group has in the database, and then holds the slot, so that nobody works, until there is another

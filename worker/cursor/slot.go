@@ -69,6 +69,9 @@ func readLayers(ctx context.Context, q shard.Querier, group, condition string, a
 	return l.all, err
 }
 
+// Learn takes over from an earlier opening how many rows can be searched at a time.
+func (s *Slot) Learn(earlier *Slot) { s.window, s.narrow = earlier.window, earlier.narrow }
+
 // Job is the group's row as it was read.
 func (s *Slot) Job() Job { return s.job }
 

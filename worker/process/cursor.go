@@ -26,7 +26,8 @@ const (
 // transaction of the effects. A row that fails by itself, or that somebody else has locked, is put on record behind the
 // cursor, in the same transaction in which the cursor passes it, and tried again later: it holds up nothing.
 //
-// It belongs to one hold of the slot's lock, since only that protects what it has read. It is not safe for concurrent use.
+// What it has read is protected by one hold of the slot's lock, and has to be read anew at another: Reopen. It is not safe for
+// concurrent use.
 type CursorRunner struct {
 	plan     cursor.Plan
 	table    shard.Table
@@ -49,13 +50,37 @@ type CursorRunner struct {
 
 // NewCursorRunner makes the runner of the slot with this number, which was opened under the plan.
 func NewCursorRunner(plan cursor.Plan, t shard.Table, number int32, slot *cursor.Slot, settings Settings) *CursorRunner {
-	r := &CursorRunner{plan: plan, table: t, number: number, slot: slot, settings: settings, afresh: true, now: time.Now}
-	r.sql = NewSQL(t, settings.Statement, cursor.AdvanceSQL)
-	r.chunks = NewChunks(settings.Rows)
-	if slot.Job().HorizonAt == nil {
-		r.horizon = cursor.NewHorizon(plan, t)
-	}
+	r := &CursorRunner{plan: plan, table: t, number: number, now: time.Now}
+	r.begin(settings)
+	r.take(slot)
 	return r
+}
+
+// begin starts over: what failed under another statement may succeed now.
+func (r *CursorRunner) begin(settings Settings) {
+	r.settings = settings
+	r.sql = NewSQL(r.table, settings.Statement, cursor.AdvanceSQL)
+	r.chunks, r.suspects, r.circuit = NewChunks(settings.Rows), 0, circuit{}
+}
+
+// take goes on from a slot as it was opened.
+func (r *CursorRunner) take(slot *cursor.Slot) {
+	r.slot, r.horizon, r.backlogDue, r.afresh = slot, nil, time.Time{}, true
+	if slot.Job().HorizonAt == nil {
+		r.horizon = cursor.NewHorizon(r.plan, r.table)
+	}
+}
+
+// Reopen goes on at another hold of the slot's lock, with the slot as it was opened under the same plan. How many rows can be
+// worked at a time was learned before, and stays: who holds a slot for some steps only would else never come to work any.
+// Parts of a batch stay too; that others may have worked them meanwhile shows in the record.
+func (r *CursorRunner) Reopen(slot *cursor.Slot, settings Settings) {
+	if settings.Statement != r.settings.Statement {
+		r.begin(settings)
+	}
+	slot.Learn(r.slot)
+	r.take(slot)
+	r.Reload(settings)
 }
 
 // Reload obeys new settings from the next step on. Another number of attempts gives all failed rows another chance.

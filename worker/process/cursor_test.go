@@ -216,6 +216,45 @@ func TestCursorALongBatchIsSplit(t *testing.T) {
 	}
 }
 
+// Who holds a slot for one step at a time comes to its end too, though a batch has to be split, and leaves no prepared
+// statements behind.
+func TestCursorOneStepAtATime(t *testing.T) {
+	for name, locked := range map[string]bool{"fresh rows": false, "rows that were locked": true} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, tableOf("int")+rows(1, 100)+"ALTER TABLE t ADD CONSTRAINT bad CHECK (NOT done OR id <> 57)")
+			settings := Settings{Statement: update, Rows: 100, TimeoutSeconds: 20, MaxAttempts: 1}
+			w := b.cursorWorker(settings, 1, 1, 0)
+			if locked {
+				unlock := b.lockAll()
+				for b.text("SELECT count(*)::text FROM shardedjob.row_failure") == "0" {
+					if _, err := w.step(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				unlock()
+			}
+			for range 60 {
+				if _, err := w.step(); err != nil {
+					t.Fatal(err)
+				}
+				b.exec("UPDATE shardedjob.row_failure SET due_at = now()")
+				slot, err := cursor.Open(t.Context(), w.session.conn, w.plan, w.table, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.Reopen(slot, settings)
+			}
+			if w.done != 99 || w.seen[Failing] == 0 {
+				t.Errorf("%d rows are done, states %v", w.done, w.seen)
+			}
+			var prepared int
+			if err := w.session.conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'sj_%'").Scan(&prepared); err != nil || prepared != 3 {
+				t.Errorf("%d prepared statements, want 3: %v", prepared, err)
+			}
+		})
+	}
+}
+
 func TestCursorALostLockRollsBack(t *testing.T) {
 	b := newBench(t, tableOf("int")+rows(1, 10))
 	w := b.cursorWorker(Settings{Statement: update, Rows: 5}, 1, 1, 0)
