@@ -125,7 +125,7 @@ func (r *CursorRunner) Step(ctx context.Context, s Session) (Result, error) {
 	r.retried = false
 	switch {
 	case r.full():
-		return r.failing(now.Add(failingPause)), nil
+		return r.stuck(ctx, s)
 	case r.Waiting()+r.Exhausted() >= maxFailures:
 		return r.busy(), nil // others hold so many rows that no more can be put on record
 	case !r.slot.AtEnd():
@@ -330,10 +330,15 @@ func (r *CursorRunner) rest(ctx context.Context, s Session) (Result, error) {
 	case b.Exhausted == 0:
 		return Result{State: Drained, Until: now.Add(drainedPause)}, nil
 	}
+	return r.stuck(ctx, s)
+}
+
+// stuck calls for a person, unless somebody has deleted rows that failed.
+func (r *CursorRunner) stuck(ctx context.Context, s Session) (Result, error) {
 	if dropped, err := r.dropGone(ctx, s); dropped || err != nil {
 		return Result{}, err
 	}
-	return r.failing(now.Add(failingPause)), nil
+	return r.failing(r.now().Add(failingPause)), nil
 }
 
 // dropGone takes off the record the exhausted rows that somebody has deleted, some at a time, and says whether there were any.

@@ -2,6 +2,7 @@ package process
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -355,4 +356,31 @@ func TestCursorFindsTheBadRowAmongLockedOnes(t *testing.T) {
 	if state := w.run(); state != Failing || w.done != 99 {
 		t.Errorf("ends in %v with %d rows", state, w.done)
 	}
+}
+
+// Bad rows that are deleted make room on a record that was full of them.
+func TestCursorARecordFullOfRowsThatAreDeleted(t *testing.T) {
+	b := newBench(t, tableOf("int")+rows(1, maxFailures+50))
+	settings := Settings{Statement: update, Rows: 1000}
+	w := b.cursorWorker(settings, 1, 1, 0)
+	if _, err := w.step(); err != nil { // the horizon
+		t.Fatal(err)
+	}
+	b.exec(fmt.Sprintf(`UPDATE shardedjob.slot SET cursor = %d;
+		INSERT INTO shardedjob.row_failure (consumer_group, key, attempts, reason, exhausted, tried_with)
+		SELECT 'test/group', g, 3, 'bad', true, '%s' FROM generate_series(1, %d) g`, maxFailures, w.fingerprint(), maxFailures))
+	w = b.cursorWorker(settings, 1, 1, 0)
+	if result, err := w.step(); err != nil || result.State != Failing || w.done != 0 {
+		t.Fatalf("with a full record: %+v %v, %d rows", result, err, w.done)
+	}
+	b.exec(fmt.Sprintf("DELETE FROM t WHERE id <= %d", maxFailures))
+	for range 30 {
+		if _, err := w.step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if w.seen[Drained] == 0 {
+		t.Errorf("states %v, want the slot to be drained", w.seen)
+	}
+	b.wantAllOnce()
 }

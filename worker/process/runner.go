@@ -137,6 +137,12 @@ func (r *Runner) Step(ctx context.Context, s Session) (Result, error) {
 		return r.again(ctx, s, []shard.Key{key})
 	}
 	r.retried, r.resting = false, false
+	if r.failures.Full() && r.failures.Waiting() == 0 {
+		// Somebody may have mended or deleted them.
+		if err := r.settle(ctx, s, r.failures.Keys()); err != nil {
+			return Result{}, err
+		}
+	}
 	if r.failures.Full() {
 		return r.failing(now.Add(failingPause)), nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"shardedjob.dev/api/v1alpha1"
 	"shardedjob.dev/worker/database"
 	"shardedjob.dev/worker/fence"
+	"shardedjob.dev/worker/shard"
 )
 
 func TestC01C02D11EveryRowOnceWhateverTheKey(t *testing.T) {
@@ -295,4 +297,28 @@ func TestAWrongSearchIsSaid(t *testing.T) {
 	if state := w.run(); state != Failing || w.problem.Reason != v1alpha1.ReasonInvalidSQL || !strings.Contains(w.problem.Message, "table.pending") {
 		t.Errorf("ends in %v: %+v", state, w.problem)
 	}
+}
+
+// Bad rows that are mended make room in a memory that was full of them.
+func TestAMemoryFullOfRowsThatAreMended(t *testing.T) {
+	b := newBench(t, tableOf("int")+rows(1, maxFailures+50))
+	w := b.worker(spec, Settings{Statement: update, Rows: 1000, MaxAttempts: 1}, 1, 0)
+	for key := range maxFailures {
+		w.failures.Fail(shard.Key(strconv.Itoa(key+1)), "bad", w.clock)
+	}
+	if result, err := w.Step(t.Context(), w.session); err != nil || result.State != Failing {
+		t.Fatalf("with a full memory: %+v %v", result, err)
+	}
+	b.exec(fmt.Sprintf("UPDATE t SET done = true, times = 1 WHERE id <= %d", maxFailures))
+	for range 30 {
+		result, err := w.Step(t.Context(), w.session)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if result.State == Drained {
+			b.wantAllOnce()
+			return
+		}
+	}
+	t.Error("the slot is not drained")
 }
