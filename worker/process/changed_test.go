@@ -126,3 +126,38 @@ func TestF07AnotherTableOfTheNameIsNotGoneOnWith(t *testing.T) {
 		})
 	}
 }
+
+// TestRowSecurityThatBeginsInMidRun hides rows: those are not taken for done, or for gone.
+func TestRowSecurityThatBeginsInMidRun(t *testing.T) {
+	b := newBench(t, tableOf("int")+rows(1, 40))
+	role := "app_" + b.text("SELECT current_database()")
+	w := b.worker(spec, Settings{Statement: update, Rows: 5}, 1, 0)
+	c := b.cursorWorker(Settings{Statement: update, Rows: 5}, 1, 1, 0)
+	b.exec("CREATE ROLE " + role + "; GRANT USAGE ON SCHEMA public, shardedjob TO " + role + "; GRANT ALL ON ALL TABLES IN SCHEMA public, shardedjob TO " + role)
+	for _, session := range []*fenced{w.session, c.session} {
+		if _, err := session.conn.Exec(t.Context(), "SET ROLE "+role); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.step(); err != nil { // the horizon
+		t.Fatal(err)
+	}
+	b.exec("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+	if result, err := w.Step(t.Context(), w.session); !errors.Is(err, shard.ErrChanged) {
+		t.Errorf("where rows remember: %+v, %v", result, err)
+	}
+	if pending, err := shard.AnyPending(t.Context(), w.session.conn, w.reader.Table()); !errors.Is(err, shard.ErrChanged) {
+		t.Errorf("of hidden rows is said whether they are done: %v, %v", pending, err)
+	}
+	if result, err := c.step(); !errors.Is(err, shard.ErrChanged) || b.text("SELECT coalesce(max(cursor), 'none') FROM shardedjob.slot") != "none" {
+		t.Errorf("where cursors do: %+v, %v", result, err)
+	}
+	if _, problem, err := preflight.Check(t.Context(), w.session.conn, spec, update); err != nil || problem == nil || problem.Reason != v1alpha1.ReasonRowSecurity {
+		t.Errorf("the check finds %+v, %v", problem, err)
+	}
+	b.exec("ALTER TABLE t DISABLE ROW LEVEL SECURITY")
+	if state := c.run(); state != Drained {
+		t.Errorf("ends in %v", state)
+	}
+	b.wantAllOnce()
+}

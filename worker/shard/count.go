@@ -19,11 +19,11 @@ type Count struct {
 }
 
 // AnyPending says whether any row of the table is pending, in whichever slot: the fresh check before a job is Complete.
-// It fails with ErrChanged if the name leads to another table now.
+// It fails with ErrChanged if the name leads to another table now, or rows may be hidden.
 func AnyPending(ctx context.Context, q Querier, t Table) (bool, error) {
 	var pending bool
 	var now *uint32
-	sql := fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s), to_regclass($1)::oid", t.Quoted(), t.Need())
+	sql := fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s), "+whichTable, t.Quoted(), t.Need())
 	if err := q.QueryRow(ctx, sql, t.Quoted()).Scan(&pending, &now); err != nil {
 		return false, fmt.Errorf("look whether rows are pending: %w", err)
 	}

@@ -84,17 +84,17 @@ func (t Table) Like(other Table) bool {
 	return t == other
 }
 
-// ErrChanged means that the table is no longer as it was checked: its name leads to another one, or its key has another
-// type. Nothing that is known of the table holds; check it again.
+// ErrChanged means that the table is no longer as it was checked: its name leads to another one, its key has another
+// type, or row security has begun to hide rows. Nothing that is known of the table holds; check it again.
 var ErrChanged = errors.New("the table has changed since it was checked")
 
-// whichTable is SQL of the OID of the table that a name, $1, leads to.
-const whichTable = "SELECT to_regclass($1)::oid"
+// whichTable is SQL of the OID of the table that a name, $1, leads to; NULL: none, or one of which rows may be hidden.
+const whichTable = "CASE WHEN NOT row_security_active(to_regclass($1)::oid) THEN to_regclass($1)::oid END"
 
 // QueueCheck adds to a round trip, behind what locks the table, a check that it is still the one that was checked. It
 // fails with ErrChanged.
 func (t Table) QueueCheck(b *pgx.Batch) {
-	b.Queue(whichTable, t.Quoted()).QueryRow(func(row pgx.Row) error {
+	b.Queue("SELECT "+whichTable, t.Quoted()).QueryRow(func(row pgx.Row) error {
 		var now *uint32
 		if err := row.Scan(&now); err != nil {
 			return fmt.Errorf("look which table is %s: %w", t.Quoted(), err)
