@@ -35,7 +35,7 @@ func NewHorizon(p Plan, t shard.Table) *Horizon { return &Horizon{plan: p, table
 // Step looks once, in no transaction, whether those who were writing are done. Nil, nil: the horizon is in the database,
 // and the slot is to be opened anew. Else call it again after a pause. It blocks nobody. On another session the wait begins
 // anew, since a server that was restarted may have forgotten whom we waited for. It fails with *StaleError if the durable
-// epoch is not the plan's any more.
+// epoch is not the plan's any more, and with shard.ErrChanged if the table's name leads elsewhere.
 func (h *Horizon) Step(ctx context.Context, conn *pgx.Conn) (*Wait, error) {
 	if h.conn != conn {
 		*h = Horizon{plan: h.plan, table: h.table, conn: conn, since: time.Now()}
@@ -100,13 +100,15 @@ func (h *Horizon) keep(ctx context.Context) error {
 // witnesses is how many of the greatest keys are remembered.
 const witnesses = 20
 
-// greatest are the greatest keys of the table, in scope or not, which the index has at its end.
-func greatest(ctx context.Context, conn *pgx.Conn, t shard.Table) ([]shard.Key, error) {
-	const doing = "look for the greatest keys"
-	rows, err := conn.Query(ctx, fmt.Sprintf("SELECT %s FROM %s ORDER BY %s DESC LIMIT %d", t.KeyText(t.Column()), t.Quoted(), t.Order(t.Column()), witnesses))
-	if err != nil {
-		return nil, wrap(doing, err)
-	}
-	keys, err := shard.Keys(rows)
-	return keys, wrap(doing, err)
+// greatest are the greatest keys of the table, in scope or not, which the index has at its end. It fails with shard.ErrChanged if
+// the table's name leads to another one, since its keys would stay the horizon even if the names were changed back.
+func greatest(ctx context.Context, conn *pgx.Conn, t shard.Table) (keys []shard.Key, _ error) {
+	var trip pgx.Batch // without BEGIN it is one transaction too
+	trip.Queue(fmt.Sprintf("SELECT %s FROM %s ORDER BY %s DESC LIMIT %d", t.KeyText(t.Column()), t.Quoted(), t.Order(t.Column()), witnesses)).Query(
+		func(rows pgx.Rows) (err error) {
+			keys, err = shard.Keys(rows)
+			return err
+		})
+	t.QueueCheck(&trip)
+	return keys, wrap("look for the greatest keys", conn.SendBatch(ctx, &trip).Close())
 }

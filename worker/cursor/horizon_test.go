@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"shardedjob.dev/hack/postgres"
+	"shardedjob.dev/worker/shard"
 )
 
 // waits expects a step to wait, and to say so with all the words.
@@ -149,6 +150,23 @@ func TestAPartitionThatIsAttachedMeanwhile(t *testing.T) {
 	b.waits(b.conn, h, pid(second))
 	exec(t, second, "COMMIT")
 	b.found(b.conn, h, "250")
+	b.work(p)
+	b.wantAllOnce()
+}
+
+// TestTheHorizonOfAnotherTable is not taken, while one has the table's name and after it has given it back.
+func TestTheHorizonOfAnotherTable(t *testing.T) {
+	b := newBench(t, "bigint")
+	b.exec("INSERT INTO t SELECT generate_series(1, 20); CREATE TABLE u (LIKE t INCLUDING ALL)")
+	p := plan(1, 2)
+	b.enter(b.conn, p)
+	h := NewHorizon(p, b.table)
+	b.exec("ALTER TABLE t RENAME TO v; ALTER TABLE u RENAME TO t")
+	if wait, err := h.Step(t.Context(), b.conn); !errors.Is(err, shard.ErrChanged) {
+		t.Errorf("takes the horizon of another table: %+v %v", wait, err)
+	}
+	b.exec("ALTER TABLE t RENAME TO u; ALTER TABLE v RENAME TO t")
+	b.found(b.conn, h, "20")
 	b.work(p)
 	b.wantAllOnce()
 }
