@@ -34,3 +34,21 @@ func TestF07MissingTableIsSaidAndAnotherClaimed(t *testing.T) {
 		t.Error("the other table is not claimed")
 	}
 }
+
+// A table that goes away when nothing is left to do in a slot is missed too, and not only where a batch fails.
+func TestF07MissingTableIsSaidAtRest(t *testing.T) {
+	t.Parallel()
+	j := withoutPending(newJob(t, nil, 100, plain))
+	j.plan.AdoptAfterSeconds = 3600 // nobody works the other slot
+	j.publish(2)
+	j.start(0)
+	j.eventually("the slot is drained", time.Minute, func() bool { return j.slot(0).State == v1alpha1.SlotDrained })
+	j.exec("ALTER TABLE t RENAME TO t_old")
+	j.eventually("the table is missed", time.Minute, func() bool {
+		r, _ := j.report()
+		return r.Problem != nil && r.Problem.Reason == v1alpha1.ReasonTableMissing && r.Problem.Stalled
+	})
+	j.exec("ALTER TABLE t_old RENAME TO t")
+	j.start(1)
+	j.complete()
+}

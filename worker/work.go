@@ -45,6 +45,9 @@ func (s *shift) begin(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim
 			return nil
 		}
 		return s.waitUnheld(ctx, plan, changed, nil)
+	case errors.Is(err, shard.ErrChanged):
+		s.recheck()
+		return nil
 	case err != nil:
 		return s.outage(ctx, err)
 	case problem != nil:
@@ -155,6 +158,10 @@ func (s *shift) work(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim,
 			call, cancel := bounded(ctx, callTimeout)
 			problem, err := cursor.Check(call, s.session.Conn(), cursorPlan(plan), s.table.Table)
 			cancel()
+			if errors.Is(err, shard.ErrChanged) {
+				s.recheck()
+				return nil
+			}
 			if err != nil && s.fatal(err) || problem != nil {
 				return err // to enter anew finds the problem too, and says so
 			}
@@ -174,8 +181,7 @@ func (s *shift) work(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim,
 				return err
 			}
 			if errors.Is(err, shard.ErrChanged) {
-				s.log.Warn("The table has changed; checking it anew", "table", s.table.Quoted())
-				s.checked = nil
+				s.recheck()
 				return nil
 			}
 			if errors.Is(err, cursor.ErrCursorMoved) {
@@ -195,6 +201,12 @@ func (s *shift) work(ctx context.Context, plan v1alpha1.Plan, claim fence.Claim,
 		due = result.Until
 	}
 	return nil
+}
+
+// recheck has the table checked anew before it is worked on.
+func (s *shift) recheck() {
+	s.log.Warn("The table has changed; checking it anew", "table", s.table.Quoted())
+	s.checked = nil
 }
 
 // farewell says that the slot is being let go. An adopter's last word of a slot stands until its next turn.

@@ -14,10 +14,9 @@ import (
 
 // Complete notes that everything is done, if it is, and returns since when; nil: it is not. Everything is done when all cursors of the
 // plan are at the horizon, or the table was empty, and no row is remembered as failed. Once set, the time stays, also for a later job of the
-// group. A problem is one that Check finds; it fails with shard.ErrChanged if the table is no longer there. The connection must not
-// be in a transaction.
+// group. A problem is one that Check finds; it fails as Check does. The connection must not be in a transaction.
 func Complete(ctx context.Context, conn *pgx.Conn, p Plan, t shard.Table) (*time.Time, *v1alpha1.Problem, error) {
-	problem, err := check(ctx, conn, p, t)
+	problem, err := Check(ctx, conn, p, t)
 	if problem != nil || err != nil {
 		return nil, problem, err
 	}

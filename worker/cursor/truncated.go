@@ -2,7 +2,6 @@ package cursor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -38,18 +37,9 @@ func readIncarnation(ctx context.Context, q shard.Querier, t shard.Table) (in in
 
 // Check says whether the table still holds the rows that the progress was made on. It returns a problem if it was truncated
 // since: keys may then be used again, and rows with such keys would count as done. That a table was rewritten, by VACUUM FULL
-// for example, is no matter. It also returns one if the table's name leads to another table now, but not if it leads nowhere, which
-// the next batch finds out. The connection must not be in a transaction.
+// for example, is no matter. It also returns one if the table's name leads to another table now, and fails with
+// shard.ErrChanged if it leads nowhere. The connection must not be in a transaction.
 func Check(ctx context.Context, conn *pgx.Conn, p Plan, t shard.Table) (*v1alpha1.Problem, error) {
-	found, err := check(ctx, conn, p, t)
-	if errors.Is(err, shard.ErrChanged) {
-		err = nil
-	}
-	return found, err
-}
-
-// check is Check, but fails with shard.ErrChanged if the name leads nowhere.
-func check(ctx context.Context, conn *pgx.Conn, p Plan, t shard.Table) (*v1alpha1.Problem, error) {
 	job, err := readJob(ctx, conn, p.Group, "")
 	if err != nil || job == nil || job.scope == nil || job.CompletedAt != nil {
 		return nil, err
