@@ -49,6 +49,7 @@ var (
 		"26000": ClassOutage, // a prepared statement is gone: the session is not what it was
 		"34000": ClassOutage, // likewise a cursor
 		"40002": ClassRow,    // constraint violation, found late
+		"53400": ClassRow,    // temp_file_limit: fewer rows may need less room
 		"55006": ClassOutage, // object in use
 		"55P03": ClassOutage, // lock not available: lock_timeout
 		"57014": ClassTimeout,

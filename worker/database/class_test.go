@@ -33,7 +33,7 @@ func TestClassify(t *testing.T) {
 		},
 		ClassRow: {
 			pg("22012"), pg("22P02"), pg("22001"), pg("23505"), pg("23514"), pg("23503"), pg("P0001"), pg("2F002"), pg("21000"),
-			pg("54000"), pg("XX000"), pg("XX001"), pg("40002"), pg("MY001"), pg("HV000"),
+			pg("54000"), pg("XX000"), pg("XX001"), pg("40002"), pg("53400"), pg("MY001"), pg("HV000"),
 		},
 		ClassTimeout: {&pgconn.PgError{Code: "57014", Message: "canceling statement due to statement timeout"}, pg("25P04")},
 	}

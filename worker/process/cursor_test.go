@@ -256,6 +256,17 @@ func TestCursorOneStepAtATime(t *testing.T) {
 	}
 }
 
+// A batch whose statement needs more room for temporary files than temp_file_limit allows is split.
+func TestCursorABatchThatNeedsTooMuchRoomIsSplit(t *testing.T) {
+	b := newBench(t, tableOf("int")+rows(1, 100))
+	b.exec("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET temp_file_limit = 1000', current_database()); EXECUTE format('ALTER DATABASE %I SET work_mem = 64', current_database()); END $$")
+	w := b.cursorWorker(Settings{Statement: "UPDATE t SET done = true, times = times + 1 FROM (SELECT count(DISTINCT g) FROM generate_series(1, 1000 * cardinality($1)) g) s WHERE id = ANY ($1)", Rows: 100, MaxAttempts: 1}, 1, 1, 0)
+	if state := w.run(); state != Drained {
+		t.Errorf("ends in %v", state)
+	}
+	b.wantAllOnce()
+}
+
 func TestCursorALostLockRollsBack(t *testing.T) {
 	b := newBench(t, tableOf("int")+rows(1, 10))
 	w := b.cursorWorker(Settings{Statement: update, Rows: 5}, 1, 1, 0)
