@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"shardedjob.dev/api/v1alpha1"
+	"shardedjob.dev/worker/database"
 	"shardedjob.dev/worker/preflight"
 	"shardedjob.dev/worker/shard"
 )
@@ -158,6 +159,114 @@ func TestRowSecurityThatBeginsInMidRun(t *testing.T) {
 	b.exec("ALTER TABLE t DISABLE ROW LEVEL SECURITY")
 	if state := c.run(); state != Drained {
 		t.Errorf("ends in %v", state)
+	}
+	b.wantAllOnce()
+}
+
+// TestCursorF02SchemaChangesHeal does the same to a job with cursors, whose progress goes on.
+func TestCursorF02SchemaChangesHeal(t *testing.T) {
+	for name, c := range map[string]struct{ change, statement string }{
+		"add a column":          {"ALTER TABLE t ADD COLUMN more int", update + " RETURNING *"},
+		"drop an unused column": {"ALTER TABLE t DROP COLUMN unused", update + " RETURNING *"},
+		"another type":          {"ALTER TABLE t ALTER COLUMN unused TYPE text", "UPDATE t SET done = true, times = times + 1, unused = 'yes' WHERE id = ANY ($1)"},
+		"int becomes bigint":    {"ALTER TABLE t ALTER COLUMN id TYPE bigint", update},
+		"another index":         {"ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ADD PRIMARY KEY (id)", update},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, tableOf("int")+"ALTER TABLE t ADD COLUMN unused varchar(5) DEFAULT 'x';"+rows(1, 40))
+			w := b.cursorWorker(Settings{Statement: c.statement, Rows: 5}, 1, 1, 0)
+			for w.done == 0 {
+				if _, err := w.step(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.exec(c.change)
+			if _, err := w.step(); err != nil && !outlived(err) {
+				t.Fatal(err)
+			}
+			if state := w.run(); state != Drained || w.seen[Failing]+w.seen[Retrying] > 0 {
+				t.Errorf("ends in %v after %v: %+v", state, w.seen, w.problem)
+			}
+			b.wantAllOnce()
+			if n := b.text("SELECT count(*)::text FROM shardedjob.row_failure"); n != "0" {
+				t.Errorf("%s rows are on record as failed", n)
+			}
+			if state := b.cursorWorker(Settings{Statement: update, Rows: 5}, 2, 2, 1).run(); state != Drained { // it is still the same progress
+				t.Errorf("under another plan: %v", state)
+			}
+			b.wantAllOnce()
+		})
+	}
+}
+
+// TestCursorF07WhatIsGoneIsNamed takes away what the work needs and gives it back. No row is put on record for it.
+func TestCursorF07WhatIsGoneIsNamed(t *testing.T) {
+	for name, c := range map[string]struct{ take, give, reason, text string }{
+		"table renamed":        {"ALTER TABLE t RENAME TO tt", "ALTER TABLE tt RENAME TO t", v1alpha1.ReasonTableMissing, `did you mean "tt"?`},
+		"key renamed":          {"ALTER TABLE t RENAME COLUMN id TO di", "ALTER TABLE t RENAME COLUMN di TO id", v1alpha1.ReasonColumnMissing, `no column "id"`},
+		"written column":       {"ALTER TABLE t DROP COLUMN v", "ALTER TABLE t ADD COLUMN v int DEFAULT 1", v1alpha1.ReasonColumnMissing, `process.sql.statement: column "v" does not exist`},
+		"SELECT revoked":       {"REVOKE SELECT ON t FROM <role>", "GRANT SELECT ON t TO <role>", v1alpha1.ReasonMissingPrivileges, "lacks SELECT"},
+		"table of a statement": {"ALTER TABLE log RENAME TO gol", "ALTER TABLE gol RENAME TO log", v1alpha1.ReasonTableMissing, `process.sql.statement: relation "log" does not exist`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, "CREATE TABLE log (n int);"+tableOf("int")+rows(1, 40))
+			role := "app_" + b.text("SELECT current_database()")
+			of := func(sql string) string { return strings.ReplaceAll(sql, "<role>", role) }
+			w := b.cursorWorker(Settings{Statement: "WITH x AS (UPDATE t SET done = true, times = times + v WHERE id = ANY ($1) RETURNING id) INSERT INTO log SELECT id FROM x", Rows: 5}, 1, 1, 0)
+			b.exec(of("CREATE ROLE <role>; GRANT ALL ON t, log TO <role>; GRANT USAGE ON SCHEMA shardedjob TO <role>; GRANT ALL ON ALL TABLES IN SCHEMA shardedjob TO <role>"))
+			if _, err := w.session.conn.Exec(t.Context(), of("SET ROLE <role>")); err != nil {
+				t.Fatal(err)
+			}
+			for w.done == 0 {
+				if _, err := w.step(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.exec(of(c.take))
+			began := w.clock
+			result, err := w.step()
+			if err != nil || result.State != Failing || result.Problem.Reason != c.reason || !result.Problem.Stalled || !strings.Contains(result.Problem.Message, c.text) {
+				t.Fatalf("%+v %+v, %v", result, result.Problem, err)
+			}
+			if result.Until.Sub(began) < failingPause {
+				t.Errorf("it is not tried again slowly: %+v", result)
+			}
+			b.exec(of(c.give))
+			if state := w.run(); state != Drained || b.text("SELECT count(*)::text FROM shardedjob.row_failure") != "0" {
+				t.Errorf("ends in %v: %+v", state, w.problem)
+			}
+			b.wantAllOnce()
+		})
+	}
+}
+
+// TestCursorRightToTheProgressIsTakenAway: what the statement may do is not to blame, and no row is.
+func TestCursorRightToTheProgressIsTakenAway(t *testing.T) {
+	b := newBench(t, tableOf("int")+rows(1, 40))
+	role := "app_" + b.text("SELECT current_database()")
+	w := b.cursorWorker(Settings{Statement: update, Rows: 5, MaxAttempts: 1}, 1, 1, 0)
+	b.exec(strings.ReplaceAll("CREATE ROLE <role>; GRANT ALL ON t TO <role>; GRANT USAGE ON SCHEMA shardedjob TO <role>; GRANT ALL ON ALL TABLES IN SCHEMA shardedjob TO <role>", "<role>", role))
+	if _, err := w.session.conn.Exec(t.Context(), "SET ROLE "+role); err != nil {
+		t.Fatal(err)
+	}
+	for w.done == 0 {
+		if _, err := w.step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.exec("REVOKE UPDATE ON shardedjob.slot FROM " + role)
+	var err error
+	for range 20 { // it may look for a row that is to blame first
+		if _, err = w.step(); err != nil {
+			break
+		}
+	}
+	if p := database.Problem(err); p.Reason != v1alpha1.ReasonMissingPrivileges || !p.Stalled || !strings.Contains(p.Message, "permission denied for table slot") {
+		t.Errorf("%v is taken for %+v", err, p)
+	}
+	b.exec("GRANT UPDATE ON shardedjob.slot TO " + role)
+	if state := w.run(); state != Drained || b.text("SELECT count(*)::text FROM shardedjob.row_failure") != "0" {
+		t.Errorf("ends in %v: %+v", state, w.problem)
 	}
 	b.wantAllOnce()
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"shardedjob.dev/api/v1alpha1"
+	"shardedjob.dev/worker/cursor"
 )
 
 // TestD08EveryRowOnceWhateverTheKeysType works keys of all types in small batches, by what is pending and by cursors whose
@@ -115,5 +116,41 @@ func TestF06PartitionsComeAndGo(t *testing.T) {
 	b.wantAllOnce()
 	if left := b.text("SELECT count(*)::text FROM t"); left != "299" {
 		t.Errorf("%s rows are left", left)
+	}
+}
+
+// TestCursorF06PartitionsComeAndGo does so beneath a cursor: what is there up to the horizon is worked, wherever it goes to.
+func TestCursorF06PartitionsComeAndGo(t *testing.T) {
+	b := newBench(t, strings.Replace(tableOf("int"), ");", ") PARTITION BY RANGE (id);", 1)+
+		`CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (100); CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM (100) TO (200);
+		CREATE TABLE t_3 PARTITION OF t FOR VALUES FROM (200) TO (300); CREATE TABLE t_4 PARTITION OF t FOR VALUES FROM (300) TO (400);
+		CREATE TABLE t_5 (LIKE t INCLUDING ALL);`+rows(1, 180)+rows(200, 399)+"INSERT INTO t_5 SELECT generate_series(400, 499)")
+	w := b.cursorWorker(Settings{Statement: update, Rows: 20}, 1, 1, 0)
+	until := func(done int) {
+		t.Helper()
+		for w.done < done {
+			if result, err := w.step(); err != nil || result.State == Drained {
+				t.Fatalf("%+v, %v", result, err)
+			}
+		}
+	}
+	until(20)
+	b.exec("ALTER TABLE t DETACH PARTITION t_1")
+	until(40)
+	b.exec("ALTER TABLE t ATTACH PARTITION t_5 FOR VALUES FROM (400) TO (500)") // another job's
+	b.exec("UPDATE t SET id = id - 20 WHERE id BETWEEN 201 AND 219")            // from one partition to another, ahead of the cursor
+	until(60)
+	b.exec("DROP TABLE t_4")
+	if state := w.run(); state != Drained {
+		t.Errorf("ends in %v: %+v", state, w.problem)
+	}
+	if left := b.text("SELECT count(*)::text FROM t WHERE id < 400 AND times <> 1 OR id >= 400 AND times <> 0"); left != "0" {
+		t.Errorf("%s rows were not worked as they should be", left)
+	}
+	if done := b.text("SELECT max(times) || ' ' || sum(times) FROM t_1"); done != "1 20" {
+		t.Errorf("of the partition that was detached: %s", done)
+	}
+	if at, problem, err := cursor.Complete(t.Context(), b.conn, w.plan, w.table); at == nil || problem != nil || err != nil {
+		t.Errorf("complete at %v: %+v %v", at, problem, err)
 	}
 }
