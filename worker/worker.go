@@ -59,6 +59,7 @@ type Worker struct {
 	state   state
 	kept    memory
 	adopter *adopter
+	lineage lineage
 	notices *noticeBoard
 	metrics *metrics
 	store   *reportStore
@@ -193,6 +194,7 @@ func (w *Worker) connect(ctx context.Context, group fence.Group, role string, no
 	if err != nil {
 		return nil, err
 	}
+	conf.ValidateConnect = w.lineage.guard(conf.ValidateConnect)
 	if notify != nil {
 		conf.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { notify(n) }
 	}
@@ -262,7 +264,10 @@ func (w *Worker) loop(ctx context.Context) {
 
 // sessionProblem says what keeps the worker from having a session.
 func sessionProblem(err error) *v1alpha1.Problem {
+	var succeeded *succeededError
 	switch {
+	case errors.As(err, &succeeded):
+		return &v1alpha1.Problem{Reason: v1alpha1.ReasonNotPrimary, Stalled: true, Message: succeeded.Error()}
 	case errors.Is(err, fence.ErrNotPrimary):
 		return &v1alpha1.Problem{Reason: v1alpha1.ReasonNotPrimary, Stalled: true,
 			Message: "the database server is a standby or read-only; name the primary in the database Secret"}
