@@ -89,26 +89,40 @@ func TestKilledWorkerComesBack(t *testing.T) {
 // A stopped process cannot hold up a re-partition for longer than the hand-over time, and commits nothing later.
 func TestC13StoppedWorkerIsEnded(t *testing.T) {
 	t.Parallel()
-	j := newJob(t, nil, 8000, slow)
-	j.plan.HandoverSeconds, j.plan.Batch.TimeoutSeconds = 3, 2
-	j.publish(2)
-	j.start(0, 1, 2)
-	j.underWay(500)
-	j.signal(1, syscall.SIGSTOP)
-	zombie := j.count("SELECT count(*) FROM ledger WHERE app LIKE '%:1:%'")
-	j.publish(3)
-	// Slot 1's own worker is the stopped one, so under the new plan the other two are held.
-	took := j.eventually("the other slots go on", 40*time.Second, func() bool {
-		r, _ := j.report()
-		return r.Epoch == j.plan.Epoch && r.SlotCounts.Working >= 2
-	})
-	t.Logf("the re-partition took %s, with a hand-over time of 3 s", took.Round(time.Millisecond))
-	if n := j.count("SELECT count(*) FROM ledger WHERE app LIKE '%:1:%'"); n > zombie+100 {
-		t.Errorf("the stopped worker processed %d rows more, want at most the batch that was on the server", n-zombie)
+	for name, change := range map[string]func(*job){"pending": func(*job) {}, "cursors": func(j *job) { withoutPending(j) }} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := newJob(t, nil, 12000, slow)
+			change(j)
+			j.plan.HandoverSeconds, j.plan.Batch.TimeoutSeconds = 3, 2
+			j.publish(2)
+			j.start(0, 1, 2)
+			j.underWay(500)
+			zombie := j.status(1).SessionPID
+			const byZombie = "SELECT count(*) FROM ledger WHERE pid = $1"
+			j.signal(1, syscall.SIGSTOP)
+			before := j.count(byZombie, zombie)
+			published := j.count("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")
+			j.publish(3)
+			// Slot 1's own worker is the stopped one, so under the new plan the other two are held. Worker 2 has no slot under the old.
+			j.eventually("the other slots go on", 40*time.Second, func() bool {
+				r, _ := j.report()
+				return r.Epoch == j.plan.Epoch && r.SlotCounts.Working >= 2 && j.count("SELECT count(*) FROM ledger WHERE app LIKE '%:2:%'") > 0
+			})
+			took := time.Duration(j.count("SELECT (extract(epoch FROM min(at)) * 1000)::bigint FROM ledger WHERE app LIKE '%:2:%'")-published) * time.Millisecond
+			t.Logf("the re-partition took %s, with a hand-over time of 3 s", took)
+			if limit := time.Duration(j.plan.HandoverSeconds+2) * time.Second; took > limit {
+				t.Errorf("the re-partition took %s, want at most %s", took, limit)
+			}
+			j.signal(1, syscall.SIGCONT)
+			j.inForce()
+			j.reload(func(p *v1alpha1.Plan) { p.Batch.Rows = 1000 })
+			j.complete()
+			if n := j.count(byZombie, zombie); n > before+100 {
+				t.Errorf("the stopped worker's session processed %d rows more, want at most the batch that was on the server", n-before)
+			}
+		})
 	}
-	j.signal(1, syscall.SIGCONT)
-	j.inForce()
-	j.complete()
 }
 
 func TestA02ServerRestartsInMidRun(t *testing.T) {
@@ -401,20 +415,27 @@ func TestProblemsAreReported(t *testing.T) {
 
 func TestA06ConflictingJobs(t *testing.T) {
 	t.Parallel()
+	sameGroup := func(first, second *job) { second.plan.Group = first.plan.Group }
 	tests := map[string]func(first, second *job){
 		"two groups on one table": func(*job, *job) {},
-		"two jobs of one group":   func(first, second *job) { second.plan.Group = first.plan.Group },
+		"two jobs of one group":   sameGroup,
+		"two jobs of one group, with cursors": func(first, second *job) {
+			withoutPending(first)
+			withoutPending(second)
+			sameGroup(first, second)
+			second.plan.Epoch = 10 // above the group's by then, so that it finds out that all is done
+		},
 	}
 	for name, change := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			first := newJob(t, nil, 3000, slow)
-			first.publish(2)
-			first.start(0, 1)
-			first.underWay(100)
 			second := newJob(t, first.server, 10, plain)
 			second.secret(map[string]string{"uri": first.uri})
 			change(first, second)
+			first.publish(2)
+			first.start(0, 1)
+			first.underWay(100)
 			second.publish(1)
 			second.start(0)
 			second.eventually("the newcomer reports the conflict", 30*time.Second, func() bool {
@@ -431,6 +452,31 @@ func TestA06ConflictingJobs(t *testing.T) {
 				return r.CompleteTime != nil
 			})
 		})
+	}
+}
+
+// Groups with cursors are independent consumers: each works every row of the table, at the same time.
+func TestTwoGroupsWithCursorsOnOneTable(t *testing.T) {
+	t.Parallel()
+	first := withoutPending(newJob(t, nil, 4000, slow))
+	second := withoutPending(newJob(t, first.server, 10, slow))
+	second.secret(map[string]string{"uri": first.uri})
+	jobs := []*job{first, second}
+	for _, j := range jobs {
+		j.publish(2)
+		j.start(0, 1)
+	}
+	for _, j := range jobs {
+		first.eventually("both are under way", time.Minute, func() bool {
+			r, _ := j.report()
+			return r.Processed > 0 && r.CompleteTime == nil
+		})
+	}
+	for _, j := range jobs {
+		j.eventually("the job is complete", 2*time.Minute, func() bool { r, _ := j.report(); return r.CompleteTime != nil })
+		if n := first.count("SELECT count(*) FROM t WHERE (SELECT count(*) FROM ledger l WHERE l.id = t.id AND app LIKE '%' || $1) <> 1", j.name); n != 0 {
+			t.Errorf("%d rows were not processed exactly once by %s", n, j.name)
+		}
 	}
 }
 
