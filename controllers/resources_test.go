@@ -66,13 +66,21 @@ func TestTheTemplateChangesOnlyWithItsInputs(t *testing.T) {
 		change func(*v1alpha1.ShardedJob)
 		image  string
 	}{
-		"nothing":          {func(*v1alpha1.ShardedJob) {}, "worker:1"},
-		"replicas":         {func(j *v1alpha1.ShardedJob) { j.Spec.Replicas = ptr.To[int32](9) }, "worker:1"},
-		"the statement":    {func(j *v1alpha1.ShardedJob) { j.Spec.Process.SQL.Statement = "SELECT 1, $1" }, "worker:1"},
-		"rows of a batch":  {func(j *v1alpha1.ShardedJob) { j.Spec.Batch.Rows = 7 }, "worker:1"},
-		"labels":           {func(j *v1alpha1.ShardedJob) { j.Labels = map[string]string{"a": "b"} }, "worker:1"},
-		"the Secret":       {func(j *v1alpha1.ShardedJob) { j.Spec.Database.SecretName = "other" }, "worker:2"},
-		"the grace period": {func(j *v1alpha1.ShardedJob) { j.Spec.Fence.HandoverSeconds = ptr.To[int32](99) }, "worker:2"},
+		"nothing":            {func(*v1alpha1.ShardedJob) {}, "worker:1"},
+		"replicas":           {func(j *v1alpha1.ShardedJob) { j.Spec.Replicas = ptr.To[int32](9) }, "worker:1"},
+		"the statement":      {func(j *v1alpha1.ShardedJob) { j.Spec.Process.SQL.Statement = "SELECT 1, $1" }, "worker:1"},
+		"rows of a batch":    {func(j *v1alpha1.ShardedJob) { j.Spec.Batch.Rows = 7 }, "worker:1"},
+		"labels":             {func(j *v1alpha1.ShardedJob) { j.Labels = map[string]string{"a": "b"} }, "worker:1"},
+		"the Secret":         {func(j *v1alpha1.ShardedJob) { j.Spec.Database.SecretName = "other" }, "worker:2"},
+		"the grace period":   {func(j *v1alpha1.ShardedJob) { j.Spec.Fence.HandoverSeconds = ptr.To[int32](99) }, "worker:2"},
+		"the key of the URI": {func(j *v1alpha1.ShardedJob) { j.Spec.Database.URIKey = "other" }, "worker:2"},
+		"the time of a batch": {func(j *v1alpha1.ShardedJob) {
+			j.Spec.Fence.HandoverSeconds, j.Spec.Batch.TimeoutSeconds = nil, 99
+		}, "worker:2"},
+		"the time of a batch within the same hand-over": {func(j *v1alpha1.ShardedJob) {
+			j.Spec.Fence.HandoverSeconds = ptr.To(j.Spec.HandoverSeconds())
+			j.Spec.Batch.TimeoutSeconds--
+		}, "worker:1"},
 		"upgrade-workers": {func(j *v1alpha1.ShardedJob) {
 			j.Annotations = map[string]string{v1alpha1.AnnotationUpgradeWorkers: "1"}
 		}, "worker:2"},

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -15,8 +17,13 @@ func TestTorture(t *testing.T) {
 		seed: 4, duration: 20 * time.Second, every: 250 * time.Millisecond, settle: 2 * time.Minute, rows: 40_000, pods: 4,
 		ways: ways, kinds: possibleKinds(),
 	}
-	if err := run(t.Context(), o, t.Output()); err != nil {
+	var out strings.Builder
+	if err := run(t.Context(), o, io.MultiWriter(&out, t.Output())); err != nil {
 		t.Fatal(err)
+	}
+	verdict := regexp.MustCompile(`(?m)^(\d+) faults, (\d+) rows processed, 0 lost, 0 doubled; worst pause [0-9.]+m?s\. Every row counts exactly once, and nothing is left behind$`)
+	if m := verdict.FindStringSubmatch(out.String()); m == nil || m[1] == "0" || m[2] == "0" {
+		t.Errorf("the run does not end with a verdict: %v", m)
 	}
 }
 
