@@ -115,6 +115,59 @@ func TestD13ProgressSurvivesTheJob(t *testing.T) {
 	}
 }
 
+// Suspended in mid-table, resumed with a statement that always fails, and again with one that does not.
+func TestD13SuspendedAndResumed(t *testing.T) {
+	t.Parallel()
+	j := withoutPending(newJob(t, nil, 8000, slow))
+	j.plan.Failure.MaxAttempts = 1
+	suspend := func() (processed int64) {
+		t.Helper()
+		j.publish(0)
+		j.eventually("all locks are let go", 20*time.Second, func() bool { return j.locks() == 0 })
+		return int64(j.count("SELECT processed + (SELECT sum(processed) FROM shardedjob.slot) FROM shardedjob.job"))
+	}
+	j.publish(2)
+	j.start(0, 1)
+	j.underWay(2000)
+	first, done := suspend(), j.count("SELECT count(*) FROM ledger")
+
+	j.plan.Process.SQL.Statement = "UPDATE t SET done = true WHERE id = ANY($1) AND 1 / (v - v) = 0"
+	j.publish(2)
+	j.eventually("rows fail", time.Minute, func() bool { return j.count("SELECT count(*) FROM shardedjob.row_failure") > 0 })
+	second := suspend()
+	if n := j.count("SELECT count(*) FROM ledger"); first != int64(done) || second != first || n != done {
+		t.Errorf("%d rows were done and %d counted, then %d and %d", done, first, n, second)
+	}
+
+	j.plan.Process.SQL.Statement = plain
+	j.publish(3)
+	j.start(2)
+	j.eventually("the report goes on where the count was", time.Minute, func() bool { r, _ := j.report(); return r.Epoch == j.plan.Epoch && r.Processed >= second })
+	if r := j.complete(); r.Processed != 8000 || r.Failed != 0 {
+		t.Errorf("report says %d processed and %d failed, want 8000 and 0", r.Processed, r.Failed)
+	}
+}
+
+// A table that is emptied and filled with keys that the cursors have passed is not taken for done.
+func TestD14TruncatedIsSaid(t *testing.T) {
+	t.Parallel()
+	j := withoutPending(newJob(t, nil, 20000, slow))
+	j.publish(2)
+	j.start(0, 1)
+	j.underWay(2000)
+	j.exec("TRUNCATE t; INSERT INTO t SELECT generate_series(-10000, -9901)")
+	j.eventually("the report says so", time.Minute, func() bool {
+		r, _ := j.report()
+		if r.CompleteTime != nil {
+			j.fail("complete with 100 open rows")
+		}
+		return r.Problem != nil && r.Problem.Reason == v1alpha1.ReasonTableChanged && r.Problem.Stalled && strings.Contains(r.Problem.Message, "was truncated")
+	})
+	if n := j.count("SELECT count(*) FROM t WHERE done"); n != 0 {
+		t.Errorf("%d of the new rows were processed", n)
+	}
+}
+
 func TestForgetStartsAnew(t *testing.T) {
 	t.Parallel()
 	j := withoutPending(newJob(t, nil, 500, plain))
