@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -197,8 +198,8 @@ func TestForgetStartsAnew(t *testing.T) {
 	next.complete()
 }
 
-// A transaction that was open when the job began commits keys in the middle of the table while the job waits for it, and
-// says so.
+// A transaction that was open when the job began commits keys in the middle of the table, after longer than any timeout of
+// the workers' sessions. The job waits for it, and says so.
 func TestD04LateCommitIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	j := withoutPending(newJob(t, nil, 1000, plain))
@@ -214,12 +215,21 @@ func TestD04LateCommitIsWaitedFor(t *testing.T) {
 	exec("INSERT INTO t VALUES (7)")
 	j.publish(2)
 	j.start(0, 1)
-	j.eventually("the report says what is waited for", time.Minute, func() bool {
+	open := func() (seconds int) {
 		r, _ := j.report()
-		return len(r.Warnings) > 0 && strings.Contains(r.Warnings[0], "waiting for 1 transaction")
-	})
+		if len(r.Warnings) > 0 {
+			_, _ = fmt.Sscanf(r.Warnings[0], fmt.Sprintf("waiting for 1 transaction, pid %d, open for %%d s", late.PgConn().PID()), &seconds)
+		}
+		return seconds
+	}
+	j.eventually("the report says what is waited for", time.Minute, func() bool { return open() > 0 })
+	first, second := j.status(0).SessionPID, j.status(1).SessionPID
+	j.eventually("it has been so for a minute", 2*time.Minute, func() bool { return open() > 62 })
 	if n := j.count("SELECT count(*) FROM ledger"); n != 0 {
 		t.Errorf("%d rows were processed before the horizon was known", n)
+	}
+	if a, b := j.status(0).SessionPID, j.status(1).SessionPID; a != first || b != second {
+		t.Errorf("sessions %d and %d became %d and %d", first, second, a, b)
 	}
 	exec("COMMIT")
 	j.complete()
