@@ -119,7 +119,7 @@ func TestD13ProgressSurvivesTheJob(t *testing.T) {
 // Suspended in mid-table, resumed with a statement that always fails, and again with one that does not.
 func TestD13SuspendedAndResumed(t *testing.T) {
 	t.Parallel()
-	j := withoutPending(newJob(t, nil, 8000, slow))
+	j := withoutPending(newJob(t, nil, 20000, slow))
 	j.plan.Failure.MaxAttempts = 1
 	suspend := func() (processed int64) {
 		t.Helper()
@@ -144,8 +144,8 @@ func TestD13SuspendedAndResumed(t *testing.T) {
 	j.publish(3)
 	j.start(2)
 	j.eventually("the report goes on where the count was", time.Minute, func() bool { r, _ := j.report(); return r.Epoch == j.plan.Epoch && r.Processed >= second })
-	if r := j.complete(); r.Processed != 8000 || r.Failed != 0 {
-		t.Errorf("report says %d processed and %d failed, want 8000 and 0", r.Processed, r.Failed)
+	if r := j.complete(); r.Processed != 20000 || r.Failed != 0 {
+		t.Errorf("report says %d processed and %d failed, want 20000 and 0", r.Processed, r.Failed)
 	}
 }
 

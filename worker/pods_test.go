@@ -14,7 +14,7 @@ import (
 // place: the lock decides, and the newcomer says for whom it waits.
 func TestC12TwoPodsOfOneName(t *testing.T) {
 	t.Parallel()
-	j := withoutPending(newJob(t, nil, 20000, slow))
+	j := withoutPending(newJob(t, nil, 60000, slow))
 	j.publish(2)
 	j.start(0, 1)
 	j.inForce()
@@ -41,7 +41,7 @@ func TestC12TwoPodsOfOneName(t *testing.T) {
 // A surplus pod that is started again before it is deleted does no work, its own or another's, and does not crash.
 func TestC14SurplusWorkerIsStartedAgain(t *testing.T) {
 	t.Parallel()
-	j := withoutPending(newJob(t, nil, 20000, slow))
+	j := withoutPending(newJob(t, nil, 60000, slow))
 	j.plan.AdoptAfterSeconds = 1
 	j.publish(3)
 	j.start(0, 1, 2)
@@ -108,4 +108,30 @@ func TestC05NeverLongerThanABatch(t *testing.T) {
 	}
 	j.reload(func(p *v1alpha1.Plan) { p.Batch.Rows = 1000 })
 	j.complete()
+}
+
+// The grace of a pod is over before its batch is, as where a template cuts it short: the batch is not done, and done later.
+func TestC06KilledBeforeTheBatchIsFinished(t *testing.T) {
+	t.Parallel()
+	j := withoutPending(newJob(t, nil, 300, "UPDATE t SET done = true FROM (SELECT pg_sleep(2)) s WHERE id = ANY($1)"))
+	j.plan.Batch.Rows = 100
+	j.publish(1)
+	for range 2 {
+		j.start(0)
+		j.eventually("a batch is on the server", time.Minute, func() bool {
+			return j.count("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'") > 0
+		})
+		before := j.count("SELECT count(*) FROM ledger")
+		j.signal(0, syscall.SIGTERM)
+		j.signal(0, syscall.SIGKILL)
+		<-j.pods[0].exited
+		j.eventually("its session is gone", 20*time.Second, func() bool { return j.locks() == 0 })
+		if n := j.count("SELECT processed FROM shardedjob.slot"); n != before || j.count("SELECT count(*) FROM ledger") != before {
+			t.Errorf("%d rows are counted as done, want the %d that are", n, before)
+		}
+	}
+	j.start(0)
+	if r := j.complete(); r.Processed != 300 {
+		t.Errorf("report says %d processed, want 300", r.Processed)
+	}
 }

@@ -458,7 +458,7 @@ func TestA06ConflictingJobs(t *testing.T) {
 // Groups with cursors are independent consumers: each works every row of the table, at the same time.
 func TestTwoGroupsWithCursorsOnOneTable(t *testing.T) {
 	t.Parallel()
-	first := withoutPending(newJob(t, nil, 4000, slow))
+	first := withoutPending(newJob(t, nil, 20000, slow))
 	second := withoutPending(newJob(t, first.server, 10, slow))
 	second.secret(map[string]string{"uri": first.uri})
 	jobs := []*job{first, second}
@@ -466,17 +466,17 @@ func TestTwoGroupsWithCursorsOnOneTable(t *testing.T) {
 		j.publish(2)
 		j.start(0, 1)
 	}
-	for _, j := range jobs {
-		first.eventually("both are under way", time.Minute, func() bool {
-			r, _ := j.report()
-			return r.Processed > 0 && r.CompleteTime == nil
-		})
-	}
+	first.eventually("both are under way", time.Minute, func() bool {
+		return first.count("SELECT count(DISTINCT substring(app from '[^/]*$')) FROM ledger") == 2
+	})
 	for _, j := range jobs {
 		j.eventually("the job is complete", 2*time.Minute, func() bool { r, _ := j.report(); return r.CompleteTime != nil })
-		if n := first.count("SELECT count(*) FROM t WHERE (SELECT count(*) FROM ledger l WHERE l.id = t.id AND app LIKE '%' || $1) <> 1", j.name); n != 0 {
-			t.Errorf("%d rows were not processed exactly once by %s", n, j.name)
+		if n := first.count("SELECT count(*) FROM (SELECT id FROM t LEFT JOIN ledger USING (id) WHERE app LIKE '%' || $1 GROUP BY id HAVING count(*) = 1) once", j.name); n != 20000 {
+			t.Errorf("%d rows were processed exactly once by %s, want 20000", n, j.name)
 		}
+	}
+	if n := first.count("SELECT (max(first) < min(last))::int FROM (SELECT min(at) AS first, max(at) AS last FROM ledger GROUP BY substring(app from '[^/]*$')) g"); n != 1 {
+		t.Error("one waited for the other")
 	}
 }
 
