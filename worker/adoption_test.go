@@ -121,3 +121,18 @@ func TestAdoptersLearnFromTurnToTurn(t *testing.T) {
 	j.start(0)
 	j.complete()
 }
+
+// A thousand slots, all but four of them orphans: each has its turn soon, and none is left to somebody else by all.
+func TestThousandSlotsAndFourWorkers(t *testing.T) {
+	t.Parallel()
+	j := withoutPending(newJob(t, nil, 20000, plain))
+	j.plan.AdoptAfterSeconds = 1
+	j.publish(1000)
+	j.start(0, 1, 2, 3)
+	if r := j.complete(); r.Processed != 20000 {
+		t.Errorf("report says %d processed, want 20000", r.Processed)
+	}
+	if n := j.count("SELECT count(*) FROM shardedjob.slot WHERE cursor IS NOT NULL"); n != 1000 {
+		t.Errorf("%d of 1000 cursors have moved", n)
+	}
+}

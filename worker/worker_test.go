@@ -111,7 +111,8 @@ func TestC13StoppedWorkerIsEnded(t *testing.T) {
 			})
 			took := time.Duration(j.count("SELECT (extract(epoch FROM min(at)) * 1000)::bigint FROM ledger WHERE app LIKE '%:2:%'")-published) * time.Millisecond
 			t.Logf("the re-partition took %s, with a hand-over time of 3 s", took)
-			if limit := time.Duration(j.plan.HandoverSeconds+2) * time.Second; took > limit {
+			// 2 s are enough, but not on every busy machine; without the hand-over time it would take 30 s or more.
+			if limit := time.Duration(j.plan.HandoverSeconds+12) * time.Second; took > limit {
 				t.Errorf("the re-partition took %s, want at most %s", took, limit)
 			}
 			j.signal(1, syscall.SIGCONT)
