@@ -248,6 +248,13 @@ func TestCursorOneStepAtATime(t *testing.T) {
 			if w.done != 99 || w.seen[Failing] == 0 {
 				t.Errorf("%d rows are done, states %v", w.done, w.seen)
 			}
+			// Another statement, and other slots of an adopter, take the place of what was prepared.
+			for _, statement := range []string{update + " AND true", update} {
+				other := &SQL{table: w.table, statement: statement, after: cursor.AdvanceSQL}
+				if err := other.prepare(t.Context(), w.session.conn); err != nil {
+					t.Fatal(err)
+				}
+			}
 			var prepared int
 			if err := w.session.conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'sj_%'").Scan(&prepared); err != nil || prepared != 3 {
 				t.Errorf("%d prepared statements, want 3: %v", prepared, err)

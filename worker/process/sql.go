@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -16,15 +15,12 @@ import (
 	"shardedjob.dev/worker/shard"
 )
 
-// SQL processes rows with the user's statement. It belongs to one session at a time, on which it keeps three
-// prepared statements.
+// SQL processes rows with the user's statement. On a session it keeps three prepared statements, which it shares with others
+// of its kind.
 type SQL struct {
 	table     shard.Table
 	statement string
 	after     string // runs after the statement, in the same transaction
-
-	conn  *pgx.Conn // where they are prepared; nil: nowhere
-	names [3]string
 }
 
 // NewSQL makes the processor of a statement that passed the preflight check. The second statement, which follows it in each
@@ -68,12 +64,12 @@ func (s *SQL) Run(ctx context.Context, session Session, keys []shard.Key, after 
 	var trip pgconn.Batch
 	var read []func(pgx.Rows) error
 	if len(keys) > 0 {
-		trip.ExecPrepared(s.names[0], [][]byte{[]byte(shard.Array(keys))}, nil, nil)
+		trip.ExecPrepared(processName, [][]byte{[]byte(shard.Array(keys))}, nil, nil)
 		read = append(read, drop) // what the statement returns is of no interest
 	}
-	trip.ExecPrepared(s.names[1], after.Params, nil, nil)
+	trip.ExecPrepared(afterName, after.Params, nil, nil)
 	trip.ExecParams(fence.SettleSQL, nil, nil, nil, nil)
-	trip.ExecPrepared(s.names[2], nil, nil, []int16{pgx.BinaryFormatCode})
+	trip.ExecPrepared(locksName, nil, nil, []int16{pgx.BinaryFormatCode})
 	read = append(read, after.Read, drop, session.VerifyLocks)
 	results := conn.PgConn().ExecBatch(ctx, &trip)
 	n := 0
@@ -109,9 +105,7 @@ func (s *SQL) blame(ctx context.Context, conn *pgx.Conn, cause error, n int) (da
 	if class != database.ClassConfig && (class != database.ClassRow || n > 0) {
 		return class, nil, nil
 	}
-	if err := s.forget(ctx, conn); err != nil {
-		return class, nil, err
-	}
+	delete(conn.PgConn().CustomData(), preparedKey) // to be planned anew
 	now, problem, err := preflight.Check(ctx, conn, s.table.Spec, s.statement)
 	switch {
 	case problem != nil || err != nil:
@@ -130,40 +124,40 @@ func outlived(err error) bool {
 	return errors.As(err, &pg) && pg.Code == "0A000" && pg.Routine == "RevalidateCachedQuery" && pg.Where == ""
 }
 
-// forget drops the prepared statements.
-func (s *SQL) forget(ctx context.Context, conn *pgx.Conn) error {
-	if s.conn != conn {
-		return nil
-	}
-	s.conn = nil
-	for _, name := range s.names {
-		if err := conn.PgConn().Deallocate(ctx, name); err != nil {
-			return fmt.Errorf("forget the prepared statement: %w", err)
-		}
-	}
-	return nil
-}
+// Names of the prepared statements.
+const (
+	processName = "sj_process"
+	afterName   = "sj_after"
+	locksName   = "sj_locks"
+)
 
-// statements numbers prepared statements, whose names must not meet on a session.
-var statements atomic.Uint64
+// preparedKey is where a connection keeps what is prepared on it.
+const preparedKey = "shardedjob.dev/process"
+
+type prepared struct {
+	statement, after string
+	array            uint32
+}
 
 // prepare declares $1 as the array of the key's type, so that "= ANY ($1)" uses the index, and functions are found
 // that take such an array.
 func (s *SQL) prepare(ctx context.Context, conn *pgx.Conn) error {
-	if s.conn == conn {
+	want, kept := prepared{s.statement, s.after, s.table.KeyArrayOID}, conn.PgConn().CustomData()
+	if kept[preparedKey] == want {
 		return nil
 	}
-	n := statements.Add(1)
-	s.names = [...]string{fmt.Sprintf("sj_process_%d", n), fmt.Sprintf("sj_after_%d", n), fmt.Sprintf("sj_locks_%d", n)}
-	array := []uint32{s.table.KeyArrayOID}
-	for i, statement := range []struct {
-		sql    string
-		params []uint32
-	}{{s.statement, array}, {s.after, nil}, {fence.CheckSQL, nil}} {
-		if _, err := conn.PgConn().Prepare(ctx, s.names[i], statement.sql, statement.params); err != nil {
+	delete(kept, preparedKey)
+	for _, statement := range []struct {
+		name, sql string
+		params    []uint32
+	}{{processName, s.statement, []uint32{want.array}}, {afterName, s.after, nil}, {locksName, fence.CheckSQL, nil}} {
+		if err := conn.PgConn().Deallocate(ctx, statement.name); err != nil { // no error if there is none
+			return err
+		}
+		if _, err := conn.PgConn().Prepare(ctx, statement.name, statement.sql, statement.params); err != nil {
 			return err
 		}
 	}
-	s.conn = conn
+	kept[preparedKey] = want
 	return nil
 }
