@@ -11,7 +11,7 @@ import (
 	"shardedjob.dev/hack/torture/schedule"
 )
 
-// TestTorture is a short run with every kind of fault.
+// TestTorture is a short run, with faults of any kind as its seed has them.
 func TestTorture(t *testing.T) {
 	o := options{
 		seed: 4, duration: 20 * time.Second, every: 250 * time.Millisecond, settle: 2 * time.Minute, rows: 40_000, pods: 4,
