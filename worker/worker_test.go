@@ -86,44 +86,61 @@ func TestKilledWorkerComesBack(t *testing.T) {
 	}
 }
 
-// A stopped process cannot hold up a re-partition for longer than the hand-over time, and commits nothing later.
+// A stopped process cannot hold up a re-partition for two seconds longer than the hand-over time, and commits nothing later. A
+// busy machine gets three tries for the two seconds.
 func TestC13StoppedWorkerIsEnded(t *testing.T) {
 	t.Parallel()
+	const handover = 3
 	for name, change := range map[string]func(*job){"pending": func(*job) {}, "cursors": func(j *job) { withoutPending(j) }} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			j := newJob(t, nil, 12000, slow)
-			change(j)
-			j.plan.HandoverSeconds, j.plan.Batch.TimeoutSeconds = 3, 2
-			j.publish(2)
-			j.start(0, 1, 2)
-			j.underWay(500)
-			zombie := j.status(1).SessionPID
-			const byZombie = "SELECT count(*) FROM ledger WHERE pid = $1"
-			j.signal(1, syscall.SIGSTOP)
-			before := j.count(byZombie, zombie)
-			published := j.count("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")
-			j.publish(3)
-			// Slot 1's own worker is the stopped one, so under the new plan the other two are held. Worker 2 has no slot under the old.
-			j.eventually("the other slots go on", 40*time.Second, func() bool {
-				r, _ := j.report()
-				return r.Epoch == j.plan.Epoch && r.SlotCounts.Working >= 2 && j.count("SELECT count(*) FROM ledger WHERE app LIKE '%:2:%'") > 0
-			})
-			took := time.Duration(j.count("SELECT (extract(epoch FROM min(at)) * 1000)::bigint FROM ledger WHERE app LIKE '%:2:%'")-published) * time.Millisecond
-			t.Logf("the re-partition took %s, with a hand-over time of 3 s", took)
-			// 2 s are enough, but not on every busy machine; without the hand-over time it would take 30 s or more.
-			if limit := time.Duration(j.plan.HandoverSeconds+12) * time.Second; took > limit {
-				t.Errorf("the re-partition took %s, want at most %s", took, limit)
+			took := time.Hour
+			for try := 0; try < 3 && took > (handover+2)*time.Second; try++ {
+				j := newJob(t, nil, 12000, slow)
+				change(j)
+				j.plan.HandoverSeconds, j.plan.Batch.TimeoutSeconds = handover, 2
+				took = j.repartitionPastStopped()
+				t.Logf("the re-partition took %s, with a hand-over time of %d s", took, handover)
 			}
-			j.signal(1, syscall.SIGCONT)
-			j.inForce()
-			j.reload(func(p *v1alpha1.Plan) { p.Batch.Rows = 1000 })
-			j.complete()
-			if n := j.count(byZombie, zombie); n > before+100 {
-				t.Errorf("the stopped worker's session processed %d rows more, want at most the batch that was on the server", n-before)
+			if took > (handover+2)*time.Second {
+				t.Errorf("the re-partition took %s, want at most %d s", took, handover+2)
 			}
 		})
 	}
+}
+
+// repartitionPastStopped stops the process of one of two workers, says how long it takes until a third works under the next plan,
+// and lets the job complete.
+func (j *job) repartitionPastStopped() (took time.Duration) {
+	j.t.Helper()
+	j.publish(2)
+	j.start(0, 1, 2)
+	j.eventually("worker 1 works, and worker 2 is there", time.Minute, func() bool {
+		return j.count("SELECT count(*) FROM ledger WHERE app LIKE '%:1:%'") > 0 && j.status(2).SessionPID != 0
+	})
+	zombie := j.status(1).SessionPID
+	const byZombie = "SELECT count(*) FROM ledger WHERE pid = $1"
+	j.signal(1, syscall.SIGSTOP)
+	before := j.count(byZombie, zombie)
+	published := j.count("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")
+	j.publish(3)
+	// Slot 1's own worker is the stopped one, so under the new plan the other two are held. Worker 2 has no slot under the old.
+	j.eventually("the other slots go on", 40*time.Second, func() bool {
+		r, _ := j.report()
+		return r.Epoch == j.plan.Epoch && r.SlotCounts.Working >= 2 && j.count("SELECT count(*) FROM ledger WHERE app LIKE '%:2:%'") > 0
+	})
+	took = time.Duration(j.count("SELECT (extract(epoch FROM min(at)) * 1000)::bigint FROM ledger WHERE app LIKE '%:2:%'")-published) * time.Millisecond
+	if took < time.Duration(j.plan.HandoverSeconds)*time.Second {
+		j.t.Errorf("the re-partition took %s: it did not wait for the stopped worker", took)
+	}
+	j.signal(1, syscall.SIGCONT)
+	j.inForce()
+	j.reload(func(p *v1alpha1.Plan) { p.Batch.Rows = 1000 })
+	j.complete()
+	if n := j.count(byZombie, zombie); n > before+100 {
+		j.t.Errorf("the stopped worker's session processed %d rows more, want at most the batch that was on the server", n-before)
+	}
+	return took
 }
 
 func TestA02ServerRestartsInMidRun(t *testing.T) {

@@ -44,15 +44,10 @@ func MeasureSkew(ctx context.Context, conn *pgx.Conn, t Table, n int32) (Skew, e
 			  FROM pg_class WHERE relkind = 'r' AND (oid = $1 OR oid IN (SELECT relid FROM pg_partition_tree($1::oid::regclass)))`, t.OID).Scan(&blocks, &rows, &counted); err != nil {
 			return err
 		}
-		where := "true"
-		if t.Where != "" {
-			where = t.Where
-		}
 		return tx.QueryRow(ctx, fmt.Sprintf(`
 			SELECT coalesce(sum(rows), 0)::bigint, count(*)::int, coalesce(max(rows), 0) FROM (
-				SELECT %s AS slot, count(*) AS rows FROM %s TABLESAMPLE SYSTEM (%g) WHERE (%s
-				) GROUP BY 1) AS slots`,
-			t.SlotOf(t.Column(), fmt.Sprint(n)), t.Quoted(), samplePercent(blocks, rows, counted), where)).Scan(&s.Rows, &s.Filled, &s.Largest)
+				SELECT %s AS slot, count(*) AS rows FROM %s TABLESAMPLE SYSTEM (%g) WHERE %s GROUP BY 1) AS slots`,
+			t.SlotOf(t.Column(), fmt.Sprint(n)), t.Quoted(), samplePercent(blocks, rows, counted), t.Scope())).Scan(&s.Rows, &s.Filled, &s.Largest)
 	})
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == "57014" {
